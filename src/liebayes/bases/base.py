@@ -1,0 +1,180 @@
+"""The base distribution q₀ (Sec. 3.2): independent coordinates, each with the same univariate density.
+
+A new base writes `sample` and `log_prob`, and names its `support` if that is not the whole real line. Its score follows by
+automatic differentiation, its moments and Fisher constants by quadrature. Named bases give closed forms, which are tested
+against those.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .quadrature import REAL_LINE, Support, integrate
+
+
+class Base(ABC):
+    """A univariate distribution, used independently for every coordinate of θ."""
+
+    support: Support = REAL_LINE
+
+    @abstractmethod
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Independent draws ε of the given shape."""
+
+    @abstractmethod
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log q₀(x), elementwise."""
+
+    def score(self, x: Tensor) -> Tensor:
+        """s(x) = d/dx log q₀(x), elementwise."""
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(self.log_prob(leaf).sum(), leaf)[0]
+
+    # Moments. A base without one says so where it is asked for.
+
+    @property
+    def mean(self) -> float:
+        """E[ε]."""
+        return self._once("mean", lambda: self.expectation(lambda x: x))
+
+    @property
+    def variance(self) -> float:
+        """Var(ε)."""
+        return self._once("variance", lambda: self.expectation(lambda x: (x - self.mean).square()))
+
+    @property
+    def entropy(self) -> float:
+        """H(q₀) = −E[log q₀(ε)]."""
+        return self._once("entropy", lambda: -self.expectation(self.log_prob))
+
+    # The Fisher constants of A.3–A.5. They are the whole metric of the elementwise groups.
+
+    @property
+    def fisher_shift(self) -> float:
+        """c_y = E[s²], the information about a shift."""
+
+        def compute() -> float:
+            self.require_no_flux("shifts", torch.ones_like)
+            return self.expectation(lambda x: self.score(x).square())
+
+        return self._once("Fisher information under shifts", compute)
+
+    @property
+    def fisher_scale(self) -> float:
+        """c_X = E[(1 + εs)²], the information about a scale (A.5; Alg. 3 prints it without the density)."""
+
+        def compute() -> float:
+            self.require_no_flux("scalings", lambda x: x)
+            return self.expectation(lambda x: (1 + x * self.score(x)).square())
+
+        return self._once("Fisher information under scalings", compute)
+
+    @property
+    def fisher_cross(self) -> float:
+        """B = E[(1 + εs)s], which vanishes for even bases."""
+
+        def compute() -> float:
+            size = math.sqrt(self.fisher_scale * self.fisher_shift)
+            cross = self.expectation(lambda x: (1 + x * self.score(x)) * self.score(x))
+            return 0.0 if abs(cross) < 1e-9 * size else cross
+
+        return self._once("Fisher information between shifts and scalings", compute)
+
+    def _once(self, what: str, compute: Callable[[], float]) -> float:
+        """Quadrature is done once; vars() also takes notes for frozen dataclasses."""
+        notes = vars(self)
+        if what not in notes:
+            notes[what] = compute()
+        if not math.isfinite(notes[what]):
+            raise ValueError(f"{self} has no finite {what}.")
+        return notes[what]
+
+    def expectation(self, f: Callable[[Tensor], Tensor]) -> float:
+        """E[f(ε)] by quadrature; infinite where it does not converge."""
+
+        def integrand(x: Tensor) -> Tensor:
+            density = self.log_prob(x).exp()
+            inside = density > 0
+            safe = torch.where(inside, x, torch.ones_like(x))
+            return torch.where(inside, f(safe) * density, 0.0)
+
+        return integrate(integrand, self.support)
+
+    def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
+        """KL(q₀ ‖ π(A, b)q₀) for every pair of a scale and a shift, where it has a closed form."""
+        raise ValueError(
+            f"{self} has no closed form for the KL divergence between two members of its family. "
+            "Estimate it from samples: (q.log_prob(θ) − p.log_prob(θ)).mean() with θ from q."
+        )
+
+    def require_no_flux(self, what: str, velocity: Callable[[Tensor], Tensor]) -> None:
+        """Refuses a density that does not vanish at its edge where the group carries mass over that edge.
+
+        No score sees such a jump: quadrature would return a number, and it would be wrong.
+        """
+        for edge, inward in ((self.support[0], 1.0), (self.support[1], -1.0)):
+            if math.isinf(edge):
+                continue
+            near = torch.tensor(edge + inward * max(1e-30, abs(edge) * 1e-12), dtype=torch.float64)
+            if float(self.log_prob(near).exp() * velocity(near).abs()) > 1e-6:
+                raise ValueError(
+                    f"{self} has no Fisher metric under {what}: its density does not vanish at its edge {edge:g}. "
+                    "Use the metric Absorbed() or Adaptive(), or a base that is smooth on the whole line."
+                )
+
+
+class QuantileBase(Base):
+    """A base drawn through its quantile function, from one uniform number each."""
+
+    @abstractmethod
+    def quantile(self, u: Tensor) -> Tensor:
+        """The inverse of the distribution function, for u in the open interval (0, 1)."""
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        return narrow(self.quantile(open_uniform(shape, generator, dtype, device)), dtype)
+
+
+def open_uniform(
+    shape: Sequence[int], generator: torch.Generator | None, dtype: torch.dtype | None, device: torch.device | str | None
+) -> Tensor:
+    """Uniform on the open interval (0, 1): neither 0 nor 1, so that logarithms stay finite and positive draws positive.
+
+    Narrow dtypes are drawn in float32; the caller rounds after its transformation.
+    """
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    # torch.rand gives multiples of 2⁻²⁴ (2⁻⁵³) below 1; half of that step stands in for 0.
+    smallest = 2.0**-25 if wide == torch.float32 else 2.0**-54
+    return torch.rand(tuple(shape), generator=generator, dtype=wide, device=device).clamp_min(smallest)
+
+
+def narrow(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Rounds a draw to the dtype that was asked for."""
+    return x.to(torch.get_default_dtype() if dtype is None else dtype)
+
+
+def require_positive(base: object, **values: float) -> None:
+    """The check of every scale, once, at construction."""
+    for name, value in values.items():
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            raise ValueError(f"{type(base).__name__} needs a positive, finite {name}, but got {value!r}.")

@@ -1,0 +1,144 @@
+"""Bases on the positive half line, for the multiplicative group (A.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Base, QuantileBase, require_positive
+from .quadrature import HALF_LINE
+from .real_line import EULER
+
+
+@dataclass(frozen=True)
+class Rayleigh(QuantileBase):
+    """The density (x/scale²)·e^(−x²/(2·scale²)): the paper's base for magnitudes of weights."""
+
+    scale: float = 1.0
+    support = HALF_LINE
+
+    def __post_init__(self) -> None:
+        require_positive(self, scale=self.scale)
+
+    def quantile(self, u: Tensor) -> Tensor:
+        return self.scale * (-2 * torch.log1p(-u)).sqrt()
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        z = x / self.scale
+        return torch.where(x > 0, z.log() - 0.5 * z.square() - math.log(self.scale), -math.inf)
+
+    def score(self, x: Tensor) -> Tensor:
+        return 1 / x - x / self.scale**2
+
+    @property
+    def mean(self) -> float:
+        return self.scale * math.sqrt(math.pi / 2)
+
+    @property
+    def variance(self) -> float:
+        return self.scale**2 * (2 - math.pi / 2)
+
+    @property
+    def entropy(self) -> float:
+        return 1 + math.log(self.scale / math.sqrt(2)) + EULER / 2
+
+    @property
+    def fisher_scale(self) -> float:
+        return 4.0
+
+    def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
+        return 2 * log_scale + torch.expm1(-2 * log_scale)
+
+
+@dataclass(frozen=True)
+class Exponential(QuantileBase):
+    """The density e^(−x/scale) / scale."""
+
+    scale: float = 1.0
+    support = HALF_LINE
+
+    def __post_init__(self) -> None:
+        require_positive(self, scale=self.scale)
+
+    def quantile(self, u: Tensor) -> Tensor:
+        return -self.scale * torch.log1p(-u)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0, -x / self.scale - math.log(self.scale), -math.inf)
+
+    def score(self, x: Tensor) -> Tensor:
+        return torch.full_like(x, -1 / self.scale)
+
+    @property
+    def mean(self) -> float:
+        return self.scale
+
+    @property
+    def variance(self) -> float:
+        return self.scale**2
+
+    @property
+    def entropy(self) -> float:
+        return 1 + math.log(self.scale)
+
+    @property
+    def fisher_scale(self) -> float:
+        return 1.0
+
+    def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
+        return log_scale + torch.expm1(-log_scale)
+
+
+@dataclass(frozen=True)
+class LogNormal(Base):
+    """e^Z with Z ~ N(mu, sigma²). The multiplicative group moves mu and leaves sigma."""
+
+    sigma: float = 1.0
+    mu: float = 0.0
+    support = HALF_LINE
+
+    def __post_init__(self) -> None:
+        require_positive(self, sigma=self.sigma)
+        if not math.isfinite(self.mu):
+            raise ValueError(f"LogNormal needs a finite mu, but got {self.mu!r}.")
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        return (torch.randn(tuple(shape), generator=generator, dtype=dtype, device=device) * self.sigma + self.mu).exp()
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        log = x.log()
+        z = (log - self.mu) / self.sigma
+        return torch.where(x > 0, -0.5 * z.square() - log - math.log(self.sigma * math.sqrt(2 * math.pi)), -math.inf)
+
+    def score(self, x: Tensor) -> Tensor:
+        return -(1 + (x.log() - self.mu) / self.sigma**2) / x
+
+    @property
+    def mean(self) -> float:
+        return math.exp(self.mu + self.sigma**2 / 2)
+
+    @property
+    def variance(self) -> float:
+        return math.expm1(self.sigma**2) * math.exp(2 * self.mu + self.sigma**2)
+
+    @property
+    def entropy(self) -> float:
+        return self.mu + 0.5 * math.log(2 * math.pi * math.e) + math.log(self.sigma)
+
+    @property
+    def fisher_scale(self) -> float:
+        return 1 / self.sigma**2
+
+    def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
+        return 0.5 * (log_scale / self.sigma).square()

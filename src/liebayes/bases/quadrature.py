@@ -1,0 +1,44 @@
+"""Integrals over the support of a univariate density, to about ten digits, in float64.
+
+Double-exponential quadrature (Takahasi and Mori 1974): the substitution makes the integrand decay doubly exponentially at
+both ends, so that heavy tails, integrable edges and the kink of a Laplace density at 0 are all within reach of one rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Support = tuple[float, float]
+REAL_LINE: Support = (-math.inf, math.inf)
+HALF_LINE: Support = (0.0, math.inf)
+
+_STEP = 1 / 128
+
+
+def integrate(f: Callable[[Tensor], Tensor], support: Support) -> float:
+    """∫ f over the support; infinite (or not a number) where the integral does not converge."""
+    low, high = support
+    if math.isinf(low) and math.isinf(high):
+        return integrate(f, (low, 0.0)) + integrate(f, (0.0, high))
+    if math.isinf(low):
+        return integrate(lambda x: f(-x), (-high, math.inf))
+    if math.isinf(high):
+        # x runs from 1e-50 to 1e50 above the edge.
+        t = torch.arange(-5.0, 5.0 + _STEP, _STEP, dtype=torch.float64)
+        distance = (math.pi / 2 * t.sinh()).exp()
+        nodes, weights = low + distance, distance * math.pi / 2 * t.cosh() * _STEP
+    else:
+        t = torch.arange(-3.1, 3.1 + _STEP, _STEP, dtype=torch.float64)
+        u = math.pi / 2 * t.sinh()
+        half = (high - low) / 2
+        nodes = low + half * (1 + u.tanh())
+        weights = half * math.pi / 2 * t.cosh() / u.cosh().square() * _STEP
+    terms = f(nodes) * weights
+    total = float(terms.sum())
+    # Where the integral converges, the terms have died out at both ends; where it does not, they carry it.
+    ends = float(torch.stack([terms[:4].abs().max(), terms[-4:].abs().max()]).max())
+    return total if ends <= 1e-6 * max(abs(total), 1e-300) or ends < 1e-12 else math.inf

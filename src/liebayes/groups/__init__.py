@@ -1,0 +1,27 @@
+"""Lie groups and their actions (Sec. 3.1, 3.3, A.3–A.5)."""
+
+from .additive import Additive, Shift
+from .affine import Affine, MatrixShift
+from .diagonal_affine import DiagonalAffine, ScaleShift
+from .exponential import expm1_ratio, scale_of
+from .lie_group import LieGroup
+from .multiplicative import LogScale, Multiplicative
+from .product import Product
+from .triangular_affine import TriangularAffine, TriangularShift
+
+__all__ = [
+    "Additive",
+    "Affine",
+    "DiagonalAffine",
+    "LieGroup",
+    "LogScale",
+    "MatrixShift",
+    "Multiplicative",
+    "Product",
+    "ScaleShift",
+    "Shift",
+    "TriangularAffine",
+    "TriangularShift",
+    "expm1_ratio",
+    "scale_of",
+]

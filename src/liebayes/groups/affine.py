@@ -1,0 +1,175 @@
+"""The affine group of Sec. 3.1: g = (A, b), g·θ = Aθ + b with A any invertible matrix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .lie_group import LieGroup
+
+if TYPE_CHECKING:
+    from ..bases import Base
+
+
+class MatrixShift(NamedTuple):
+    """An element (A, b) of the affine group, or a vector (X, y) of its algebra."""
+
+    matrix: Tensor
+    shift: Tensor
+
+
+class Affine(LieGroup[MatrixShift]):
+    """All affine maps of ℝ^P: any covariance, in P² + P numbers.
+
+    Rotations leave an isotropic Normal base as it is, so the Fisher metric is singular there; `TriangularAffine` reaches
+    the same Gaussians without them. On every other base with a finite variance the rotations count.
+
+    >>> group = Affine()
+    >>> group.act(group.at(torch.tensor([1.0, 0.0]), scale=2.0), torch.tensor([3.0, 1.0]))
+    tensor([7., 2.])
+    """
+
+    affine_action = True
+
+    def identity(self, like: Tensor) -> MatrixShift:
+        return self.at(torch.zeros_like(like))
+
+    def compose(self, g: MatrixShift, h: MatrixShift) -> MatrixShift:
+        return MatrixShift(g.matrix @ h.matrix, apply(g.matrix, h.shift) + g.shift)
+
+    def inverse(self, g: MatrixShift) -> MatrixShift:
+        inverse = torch.linalg.inv(g.matrix)
+        return MatrixShift(inverse, -apply(inverse, g.shift))
+
+    def act(self, g: MatrixShift, theta: Tensor) -> Tensor:
+        return apply(g.matrix, theta) + g.shift
+
+    def exp(self, X: MatrixShift) -> MatrixShift:
+        return matrix_shift_exp(X)
+
+    def at(self, point: Tensor, scale: float = 1.0) -> MatrixShift:
+        require_vector(self, point)
+        eye = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
+        return MatrixShift((scale * eye).expand(*point.shape, -1).clone(), point.clone())
+
+    # Closed forms.
+
+    def adjoint(self, g: MatrixShift, X: MatrixShift) -> MatrixShift:
+        x = g.matrix @ X.matrix @ torch.linalg.inv(g.matrix)
+        return MatrixShift(x, apply(g.matrix, X.shift) - apply(x, g.shift))
+
+    def bracket(self, X: MatrixShift, Y: MatrixShift) -> MatrixShift:
+        x1, y1 = X
+        x2, y2 = Y
+        return MatrixShift(x1 @ x2 - x2 @ x1, apply(x1, y2) - apply(x2, y1))
+
+    def pullback(self, g: MatrixShift, theta: Tensor, gradient: Tensor) -> MatrixShift:
+        epsilon = solve(g.matrix, theta - g.shift)
+        moved = apply(g.matrix.mT, gradient)  # ⟨∇ℓ, A(Xε + y)⟩ = ⟨(Aᵀ∇ℓ)εᵀ, X⟩ + ⟨Aᵀ∇ℓ, y⟩
+        return outer_mean(moved, epsilon, g.shift.shape)
+
+    def log_jacobian(self, g: MatrixShift, theta: Tensor) -> Tensor:
+        return torch.linalg.slogdet(g.matrix).logabsdet.sum()
+
+    def divergence(self, g: MatrixShift, epsilon: Tensor) -> MatrixShift:
+        eye = torch.eye(g.matrix.shape[-1], dtype=g.matrix.dtype, device=g.matrix.device)
+        return MatrixShift(eye.expand_as(g.matrix).clone(), torch.zeros_like(g.shift))
+
+    def flat(self, X: MatrixShift, base: Base) -> MatrixShift:
+        """Independent coordinates: with ε centred at its mean, X_ii pairs with y_i only, and X_ij with X_ji only.
+
+        The pair (ij), (ji) has the block [[a, 1], [1, a]] with a = E[s²]·Var(ε), since E[s_i ε_i] = −1.
+        """
+        x, y = X
+        a = _mixing(base)
+        mean = base.mean
+        y = y + mean * x.sum(-1)  # in the centred coordinates Xε + y = X(ε − μ) + (y + μX1)
+        c_X, B, c_y = centred_constants(base)
+        diagonal = x.diagonal(dim1=-2, dim2=-1)
+        matrix = a * x + x.mT
+        matrix = set_diagonal(matrix, c_X * diagonal + B * y)
+        shift = B * diagonal + c_y * y
+        return MatrixShift(matrix + mean * shift.unsqueeze(-1), shift)
+
+    def sharp(self, covector: MatrixShift, base: Base) -> MatrixShift:
+        U, V = covector
+        a = _mixing(base)
+        if U.shape[-1] > 1 and abs(a - 1) < 1e-6:
+            raise ValueError(
+                f"The Fisher metric of Affine on {base} is singular: the rotations (antisymmetric directions of the matrix) "
+                "leave this base unchanged. Use TriangularAffine, which reaches the same distributions, or Absorbed()."
+            )
+        mean = base.mean
+        U = U - mean * V.unsqueeze(-1)
+        x_diagonal, y = solve_block(U.diagonal(dim1=-2, dim2=-1), V, base)
+        matrix = (a * U - U.mT) / (a * a - 1) if U.shape[-1] > 1 else U
+        x = set_diagonal(matrix, x_diagonal)
+        return MatrixShift(x, y - mean * x.sum(-1))
+
+    def variance(self, g: MatrixShift, variance: float) -> Tensor:
+        return g.matrix.square().sum(-1) * variance
+
+    def covariance(self, g: MatrixShift, variance: float) -> Tensor:
+        return g.matrix @ g.matrix.mT * variance
+
+
+# Shared with the triangular subgroup.
+
+
+def require_vector(group: LieGroup[Any], point: Tensor) -> None:
+    """Matrix groups act on vectors; leading dimensions of a start would be independent blocks, which a start never means."""
+    if point.ndim == 0:
+        raise ValueError(f"{type(group).__name__} acts on vectors, but got a scalar. Give a tensor of shape (P,).")
+
+
+def apply(matrix: Tensor, theta: Tensor) -> Tensor:
+    """Aθ for θ with leading sample dimensions."""
+    return theta @ matrix.mT if matrix.ndim == 2 else (matrix @ theta.unsqueeze(-1)).squeeze(-1)
+
+
+def solve(matrix: Tensor, theta: Tensor) -> Tensor:
+    """A⁻¹θ for θ with leading sample dimensions."""
+    if matrix.ndim == 2:
+        return torch.linalg.solve(matrix.mT, theta, left=False) if theta.ndim > 1 else torch.linalg.solve(matrix, theta)
+    return torch.linalg.solve(matrix, theta.unsqueeze(-1)).squeeze(-1)
+
+
+def outer_mean(left: Tensor, right: Tensor, shape: torch.Size) -> MatrixShift:
+    """The mean over samples of left ⊗ right, and of left."""
+    samples = left.shape[: left.ndim - len(shape)].numel()
+    left, right = left.reshape(samples, *shape), right.reshape(samples, *shape)
+    outer = torch.einsum("k...i,k...j->...ij", left, right)
+    return MatrixShift(outer / samples, left.mean(0))
+
+
+def matrix_shift_exp(X: MatrixShift) -> MatrixShift:
+    """exp of the matrix [[X, y], [0, 0]]: the embedding of A.5 carries φ(X)y along without dividing by X."""
+    x, y = X
+    embedded = torch.nn.functional.pad(torch.cat([x, y.unsqueeze(-1)], -1), (0, 0, 0, 1))
+    result = torch.linalg.matrix_exp(embedded)
+    return MatrixShift(result[..., :-1, :-1], result[..., :-1, -1])
+
+
+def set_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
+    """The matrix with another diagonal."""
+    return matrix + torch.diag_embed(diagonal - matrix.diagonal(dim1=-2, dim2=-1))
+
+
+def _mixing(base: Base) -> float:
+    """a = E[s²]·Var(ε), the weight of the off-diagonal directions; infinite without a variance."""
+    return base.fisher_shift * base.variance
+
+
+def centred_constants(base: Base) -> tuple[float, float, float]:
+    """c_X, B, c_y of ε − E[ε]: the dilation 1 + εs turns into 1 + εs − μs."""
+    mean, c_X, B, c_y = base.mean, base.fisher_scale, base.fisher_cross, base.fisher_shift
+    return c_X - 2 * mean * B + mean**2 * c_y, B - mean * c_y, c_y
+
+
+def solve_block(U: Tensor, V: Tensor, base: Base) -> tuple[Tensor, Tensor]:
+    """The inverse of the centred 2×2 block of A.5 on (U, V)."""
+    c_X, B, c_y = centred_constants(base)
+    determinant = c_X * c_y - B * B
+    return (c_y * U - B * V) / determinant, (c_X * V - B * U) / determinant

@@ -1,0 +1,104 @@
+"""The diagonal affine group: g = (A, b), g·θ = Aθ + b with A diagonal and positive (Sec. 4.3, A.5, Alg. 3).
+
+A is kept as its logarithm, as in the multiplicative group.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .exponential import expm1_ratio, scale_of
+from .lie_group import LieGroup, average_over_samples
+
+if TYPE_CHECKING:
+    from ..bases import Base
+
+
+class ScaleShift(NamedTuple):
+    """An element (log A, b) of the diagonal affine group, or a vector (X, y) of its algebra."""
+
+    log_scale: Tensor
+    shift: Tensor
+
+    @property
+    def scale(self) -> Tensor:
+        """A itself: positive and finite."""
+        return scale_of(self.log_scale)
+
+
+class DiagonalAffine(LieGroup[ScaleShift]):
+    """A place and a width for every coordinate: mean-field variational inference on any base.
+
+    >>> group = DiagonalAffine()
+    >>> group.act(group.at(torch.tensor([1.0]), scale=2.0), torch.tensor([3.0]))
+    tensor([7.])
+    """
+
+    elementwise = True
+    affine_action = True
+
+    def identity(self, like: Tensor) -> ScaleShift:
+        return ScaleShift(torch.zeros_like(like), torch.zeros_like(like))
+
+    def compose(self, g: ScaleShift, h: ScaleShift) -> ScaleShift:
+        return ScaleShift(g.log_scale + h.log_scale, g.scale * h.shift + g.shift)
+
+    def inverse(self, g: ScaleShift) -> ScaleShift:
+        return ScaleShift(-g.log_scale, -g.shift * scale_of(-g.log_scale))
+
+    def act(self, g: ScaleShift, theta: Tensor) -> Tensor:
+        return torch.addcmul(g.shift, g.scale, theta)
+
+    def exp(self, X: ScaleShift) -> ScaleShift:
+        x, y = X
+        return ScaleShift(x, expm1_ratio(x) * y)
+
+    def at(self, point: Tensor, scale: float = 1.0) -> ScaleShift:
+        return ScaleShift(torch.full_like(point, math.log(scale)), point.clone())
+
+    # Closed forms.
+
+    def adjoint(self, g: ScaleShift, X: ScaleShift) -> ScaleShift:
+        x, y = X
+        return ScaleShift(x, g.scale * y - x * g.shift)
+
+    def bracket(self, X: ScaleShift, Y: ScaleShift) -> ScaleShift:
+        x1, y1 = X
+        x2, y2 = Y
+        return ScaleShift(torch.zeros_like(x1), x1 * y2 - x2 * y1)
+
+    def pullback(self, g: ScaleShift, theta: Tensor, gradient: Tensor) -> ScaleShift:
+        shape = g.shift.shape
+        U = average_over_samples((theta - g.shift) * gradient, shape)
+        V = g.scale * average_over_samples(gradient, shape)
+        return ScaleShift(U, V)
+
+    def log_jacobian(self, g: ScaleShift, theta: Tensor) -> Tensor:
+        return g.log_scale.sum()
+
+    def divergence(self, g: ScaleShift, epsilon: Tensor) -> ScaleShift:
+        return ScaleShift(torch.ones_like(g.log_scale), torch.zeros_like(g.shift))
+
+    def flat(self, X: ScaleShift, base: Base) -> ScaleShift:
+        x, y = X
+        c_X, B, c_y = base.fisher_scale, base.fisher_cross, base.fisher_shift
+        return ScaleShift(c_X * x + B * y, B * x + c_y * y)
+
+    def sharp(self, covector: ScaleShift, base: Base) -> ScaleShift:
+        U, V = covector
+        c_X, B, c_y = base.fisher_scale, base.fisher_cross, base.fisher_shift
+        if B == 0:  # an even base: Alg. 3 as printed
+            return ScaleShift(U / c_X, V / c_y)
+        determinant = c_X * c_y - B * B
+        return ScaleShift((c_y * U - B * V) / determinant, (c_X * V - B * U) / determinant)
+
+    def log_scale_and_shift(self, g: ScaleShift) -> tuple[Tensor, Tensor]:
+        """The element as log A and b of θ = Aε + b."""
+        return g.log_scale, g.shift
+
+    def variance(self, g: ScaleShift, variance: float) -> Tensor:
+        return g.scale.square() * variance

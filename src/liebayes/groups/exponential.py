@@ -1,0 +1,32 @@
+"""The two scalar functions behind every exponential map, written so that they survive floating point."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+def scale_of(log_scale: Tensor) -> Tensor:
+    """e^x, positive and finite for every finite x.
+
+    The float's exponent range is used up to nine tenths; the rest is left to the noise that multiplies a scale.
+    """
+    low, high = _log_range(log_scale.dtype)
+    return log_scale.clamp(low, high).exp()
+
+
+@cache
+def _log_range(dtype: torch.dtype) -> tuple[float, float]:
+    limits = torch.finfo(dtype)
+    return 0.9 * math.log(limits.tiny), 0.9 * math.log(limits.max)
+
+
+def expm1_ratio(x: Tensor) -> Tensor:
+    """(e^x − 1)/x, with its series where x is small: 1 + x/2 + x²/6 + x³/24."""
+    small = x.abs() < 1e-4
+    away = torch.where(small, 1.0, x)  # keeps 0/0 out of the derivative too
+    series = 1 + x * (1 / 2 + x * (1 / 6 + x / 24))
+    return torch.where(small, series, torch.expm1(away) / away)

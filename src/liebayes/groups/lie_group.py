@@ -1,0 +1,166 @@
+"""What every Lie group offers (Sec. 3.1, 3.3, 3.4).
+
+A group is a small stateless object. Its elements, and the vectors of its Lie algebra, are NamedTuples of tensors with the
+same fields, chosen so that `exp` has the identity as its derivative at zero. A new group writes five methods,
+
+    identity, compose, inverse, act, exp,
+
+and has the rest by automatic differentiation: the adjoint, the bracket, the pullback of a gradient (term ①), the
+divergence (term ②) and the log-Jacobian. Closed forms override these where they exist, and are tested against them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import grad, jacrev, jvp, vmap
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from ..bases import Base
+
+E = TypeVar("E")
+
+
+class LieGroup(ABC, Generic[E]):
+    """A Lie group G with an action on parameters θ.
+
+    Elements broadcast like tensors: `act` takes θ with any number of leading sample dimensions.
+    """
+
+    positive: ClassVar[bool] = False
+    """The group acts on positive numbers only; otherwise on the whole real line."""
+
+    elementwise: ClassVar[bool] = False
+    """The group acts on each coordinate of θ by itself, so that the Fisher metric is one small block for all of them."""
+
+    affine_action: ClassVar[bool] = False
+    """θ ↦ g·θ is affine, so that means move with g and the Jacobian is the same at every θ."""
+
+    # The group (Sec. 3.1) and its exponential map (Sec. 3.3).
+
+    @abstractmethod
+    def identity(self, like: Tensor) -> E:
+        """The element with `act(identity, θ) = θ`, for θ of the shape, dtype and device of `like`."""
+
+    @abstractmethod
+    def compose(self, g: E, h: E) -> E:
+        """The product gh: `act(compose(g, h), θ) = act(g, act(h, θ))`."""
+
+    @abstractmethod
+    def inverse(self, g: E) -> E:
+        """`compose(g, inverse(g)) = identity`."""
+
+    @abstractmethod
+    def act(self, g: E, theta: Tensor) -> Tensor:
+        """g·θ."""
+
+    @abstractmethod
+    def exp(self, X: E) -> E:
+        """`exp((s + t)X) = compose(exp(sX), exp(tX))`, and `d/dt exp(tX) = X` at t = 0."""
+
+    def at(self, point: Tensor, scale: float = 1.0) -> E:
+        """The element that carries the origin (0, or 1 for a positive group) to `point`, and a unit length to `scale`."""
+        raise ValueError(
+            f"{type(self).__name__} does not say which element a point stands for. "
+            "Implement `at(point, scale)` on the group, or start from an element instead of a point."
+        )
+
+    def event_shape(self, g: E) -> torch.Size:
+        """The shape of one θ on which g acts: that of the element's last block, unless the group says otherwise."""
+        return pytree.tree_leaves(g)[-1].shape
+
+    # What follows from the five methods (Sec. 3.4).
+
+    def zero(self, g: E) -> E:
+        """The zero of the Lie algebra, in the shapes of g."""
+        return pytree.tree_map(torch.zeros_like, g)
+
+    def velocity(self, X: E, theta: Tensor) -> Tensor:
+        """X·θ = d/dt exp(tX)·θ at t = 0."""
+        zero = self.zero(X)
+        return jvp(lambda Z: self.act(self.exp(Z), theta), (zero,), (X,))[1]
+
+    def adjoint(self, g: E, X: E) -> E:
+        """Ad_g(X) = d/dt g exp(tX) g⁻¹ at t = 0."""
+        inverse = self.inverse(g)
+        zero = self.zero(X)
+        return jvp(lambda Z: self.compose(self.compose(g, self.exp(Z)), inverse), (zero,), (X,))[1]
+
+    def bracket(self, X: E, Y: E) -> E:
+        """[X, Y] = d/dt Ad_exp(tX)(Y) at t = 0; the commutator XY − YX of a matrix group."""
+        zero = self.zero(X)
+        return jvp(lambda Z: self.adjoint(self.exp(Z), Y), (zero,), (X,))[1]
+
+    def pullback(self, g: E, theta: Tensor, gradient: Tensor) -> E:
+        """Term ①: the covector X ↦ ⟨∇ℓ(θ), Ad_g(X)·θ⟩, averaged over the leading sample dimensions of θ."""
+        epsilon = self.act(self.inverse(g), theta)
+        samples = gradient.numel() / max(self.event_shape(g).numel(), 1)
+
+        def linear(X: E) -> Tensor:
+            return (gradient * self.act(self.compose(g, self.exp(X)), epsilon)).sum() / samples
+
+        return grad(linear)(self.zero(g))
+
+    def log_jacobian(self, g: E, theta: Tensor) -> Tensor:
+        """log |det ∂(g·θ)/∂θ|, one value per sample; a single one where it does not depend on θ."""
+        event = self.event_shape(g)
+
+        def one(point: Tensor) -> Tensor:
+            jacobian = jacrev(lambda t: self.act(g, t.reshape(event)).reshape(-1))(point)
+            return torch.linalg.slogdet(jacobian).logabsdet
+
+        batch = theta.shape[: theta.ndim - len(event)]
+        return vmap(one)(theta.reshape(-1, event.numel())).reshape(batch)
+
+    def divergence(self, g: E, epsilon: Tensor) -> E:
+        """Minus term ②: the covector of the entropy, X ↦ d/dt E[log |det ∂(g·exp(tX)·ε)/∂ε|] at t = 0.
+
+        For affine actions this is the trace of X, as in the paper. The paper drops the t-dependence of g's own Jacobian;
+        for actions that are not affine it is there, and this expression keeps it.
+        """
+
+        def entropy(X: E) -> Tensor:
+            return self.log_jacobian(self.compose(g, self.exp(X)), epsilon).mean()
+
+        return grad(entropy)(self.zero(g))
+
+    # The Fisher form on the Lie algebra (Sec. 3.5, A.1), where it has a closed form.
+
+    def flat(self, X: E, base: Base) -> E:
+        """The covector ω(·, X) of the Fisher metric. Groups without a closed form leave it to `liebayes.rule.metric`."""
+        raise NotImplementedError
+
+    def sharp(self, covector: E, base: Base) -> E:
+        """The inverse of `flat`: the direction of fastest ascent. It refuses a singular metric by name."""
+        raise NotImplementedError
+
+    # The family's second moments, for actions that are affine in θ.
+
+    def variance(self, g: E, variance: float) -> Tensor:
+        """Var(g·ε) coordinate by coordinate, for independent coordinates of ε with the given variance."""
+        raise ValueError(
+            f"{type(self).__name__} gives no closed form for the variance of its family; estimate it from samples."
+        )
+
+    def covariance(self, g: E, variance: float) -> Tensor:
+        """Cov(g·ε) as a matrix over the last dimension of θ."""
+        return torch.diag_embed(self.variance(g, variance))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+def average_over_samples(x: Tensor, shape: torch.Size) -> Tensor:
+    """The mean of x over the leading dimensions that `shape` does not have."""
+    extra = x.ndim - len(shape)
+    return x if extra == 0 else x.mean(dim=tuple(range(extra)))

@@ -1,0 +1,33 @@
+"""The Lie-group Bayesian learning rule (Sec. 3.4, 3.5, 4): pure functions on elements, momenta and covectors."""
+
+from .blr import exponential_step, gaussian_step, rayleigh_step
+from .differential import differential, differential_by_samples
+from .family import Family, ProductFamily, relative_tangent
+from .history import History
+from .metric import Absorbed, Adaptive, Fisher, Form, Metric, SecondMoment
+from .update import State, Update, accumulate, bound, descend, initial_state, update
+
+__all__ = [
+    "Absorbed",
+    "Adaptive",
+    "Family",
+    "Fisher",
+    "Form",
+    "History",
+    "Metric",
+    "ProductFamily",
+    "SecondMoment",
+    "State",
+    "Update",
+    "accumulate",
+    "bound",
+    "descend",
+    "differential",
+    "differential_by_samples",
+    "exponential_step",
+    "gaussian_step",
+    "initial_state",
+    "rayleigh_step",
+    "relative_tangent",
+    "update",
+]

@@ -1,0 +1,289 @@
+"""Variational inference for any differentiable loss: minimise E_q[loss] − τ·H(q) over a group (Sec. 2, 3).
+
+By left-equivariance the rule at g for a loss ℓ is the rule at the identity for ℓ(g·ε) − τ·log |det ∂(g·ε)/∂ε|. So every
+step is taken in the coordinates of the noise: one gradient in ε, pulled back at the identity.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..bases import Base
+from ..groups import LieGroup
+from ..rule import Fisher, History, Metric, update
+from .factors import EntropyGradient, Factor, make_factors, product_family
+from .progress import progress_bar
+
+Schedule = Callable[[float], float]
+"""From the fraction of the run that is done, in [0, 1), to a factor on the step size."""
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
+    "linear": lambda done: 1 - done,
+}
+
+
+class FitError(ValueError):
+    """The loss turned non-finite on the way. `family` is the last good member of the family, `step` says when it was lost."""
+
+    def __init__(self, message: str, family: Any, step: int) -> None:
+        super().__init__(message)
+        self.family = family
+        self.step = step
+
+
+def fit(
+    loss: Callable[[Any], Tensor],
+    group: LieGroup[Any],
+    base: Base | Mapping[str, Base] | Sequence[Base],
+    start: Any,
+    *,
+    regulariser: Callable[[Any], Tensor] | None = None,
+    temperature: float = 1.0,
+    tempering: Literal["entropy", "kl"] = "entropy",
+    initial_scale: float = 1.0,
+    metric: Metric | None = None,
+    lr: float = 0.1,
+    scale_lr: float | None = None,
+    momentum: float = 0.0,
+    max_step: float | None = 0.5,
+    samples: int = 16,
+    steps: int = 2000,
+    schedule: str | Schedule = "cosine",
+    entropy: EntropyGradient = "auto",
+    tolerance: float = 1e-5,
+    vectorize: bool = True,
+    seed: int = 0,
+    record_every: int = 10,
+    progress: bool | None = None,
+) -> Any:
+    """The member q_g of the family that minimises E_q[loss] − τ·H(q), for any differentiable `loss(θ)`.
+
+    With a loss that is minus a log joint density and τ = 1 this is variational inference: the best approximation of the
+    posterior that the group and base can express.
+
+    Args:
+        loss: takes one θ, in the structure of `start`, and returns a scalar. It is vectorised over samples inside.
+        group: a group, or a `Product` with one for every tensor of `start`.
+        base: a base, or one for every part of a `Product` (a single one serves all parts).
+        start: a point: a tensor, or a tuple or dictionary of tensors for a `Product`; or an element of the group.
+            The family starts with its mean there, or with its centre if the base has no mean.
+        regulariser: R(θ), added to the loss. Only `tempering` treats it differently from the loss itself.
+        temperature: τ ≥ 0.
+        tempering: what τ multiplies: the "entropy" alone, with R unscaled, or the whole "kl" to the prior e^(−R).
+        initial_scale: the scale of the first element, for groups that have one.
+        metric: `Fisher()` by default: the natural gradient, which needs no step sizes tuned for each problem.
+            Bases without a Fisher metric need `Absorbed()` or `Adaptive()`.
+        lr: the step size α on KL(q ‖ p_τ) = (E_q[loss] − τ·H)/τ. With the Fisher metric the distance to the optimum
+            shrinks by about 1 − α in a step, whatever the problem.
+        scale_lr: another step size for everything that is not a shift; `lr` by default.
+        momentum: β. None by default: the falling step size averages the samples already.
+        max_step: the bound on one step in the algebra: half a unit of log-scale, or half a width.
+        samples: Monte Carlo samples per step.
+        steps: how many steps at most.
+        schedule: a factor on the step sizes: "cosine" (to zero), "linear", "constant", or a function of the fraction done.
+        entropy: how the entropy's gradient is taken: "exact", or at the "samples", without variance where the target is in
+            the family; "auto" takes samples where the base is smooth.
+        tolerance: stop when no coordinate of the step is larger than this at three recorded steps in a row.
+        vectorize: use `torch.func.vmap` over samples. Switch it off for losses that branch on values.
+        seed: fixes all noise.
+        record_every: steps between entries of the history.
+        progress: show a progress bar; by default where the error stream is a terminal.
+
+    Returns:
+        The fitted `Family` (`ProductFamily` for a product), with its `history`.
+
+    Raises:
+        ValueError: for input that does not fit together.
+        FitError: if the loss turns non-finite; it carries the last good member of the family.
+
+    >>> from liebayes.groups import DiagonalAffine
+    >>> from liebayes.bases import Normal
+    >>> target = torch.tensor([1.0, -2.0])
+    >>> q = fit(lambda theta: 8 * (theta - target).square().sum(), DiagonalAffine(), Normal(), torch.zeros(2))
+    >>> [round(x, 2) for x in q.mean.tolist()], [round(x, 2) for x in q.stddev.tolist()]
+    ([1.0, -2.0], [0.25, 0.25])
+    """
+    _require_numbers(temperature, initial_scale, lr, scale_lr, momentum, max_step, samples, steps, record_every)
+    _require_choice("tempering", tempering, ("entropy", "kl"))
+    _require_choice("entropy", entropy, ("auto", "exact", "samples"))
+    if isinstance(schedule, str):
+        _require_choice("schedule", schedule, tuple(SCHEDULES))
+        schedule = SCHEDULES[schedule]
+    factors, unflatten = make_factors(group, base, start, initial_scale, Fisher() if metric is None else metric, entropy)
+    energies = _over_samples(_energy(loss, regulariser, temperature if tempering == "kl" else 1.0, unflatten), vectorize)
+    # The covector is that of E_q[loss] − τH. Divided by τ it is that of a KL divergence, whose scale is always the same.
+    unit = temperature if temperature > 0 else 1.0
+    generator = torch.Generator(device=pytree.tree_leaves(factors[0].start)[0].device).manual_seed(seed)
+
+    run = _Run(group, factors, temperature)
+    with progress_bar("fit", steps, progress) as report:
+        for step in range(1, steps + 1):
+            alpha = schedule((step - 1) / steps) / unit
+            noise = [factor.noise(samples, generator) for factor in factors]
+            elements = [factor.element for factor in factors]
+            losses = energies(*(f.group.act(g, e) for f, g, e in zip(factors, elements, noise, strict=True)))
+            total = losses.sum()
+            for factor, g, e in zip(factors, elements, noise, strict=True):
+                if not factor.group.affine_action:  # otherwise the same at every ε, and without a gradient
+                    total = total - temperature * factor.group.log_jacobian(g, e).sum()
+            gradients = torch.autograd.grad(total, noise, allow_unused=True, materialize_grads=True)
+            covectors = [
+                factor.covector(e.detach(), gradient, temperature)
+                for factor, e, gradient in zip(factors, noise, gradients, strict=True)
+            ]
+            if not _all_finite(total, covectors):
+                raise run.lost(step, losses)
+            for factor, covector in zip(factors, covectors, strict=True):
+                rates = factor.rates(alpha * lr, alpha * (lr if scale_lr is None else scale_lr))
+                taken = update(
+                    factor.group, factor.form, factor.state, covector, lr=rates, momentum=momentum, max_step=max_step
+                )
+                factor.state = taken.state
+                run.moved(taken.step, taken.bounded)
+            run.steps = step
+            if step % record_every == 0 or step == steps:
+                run.record(losses, covectors)
+                report(step, f"objective {run.history.objective[-1]:.6g}")
+                if run.converged(tolerance):
+                    break
+    return run.finish()
+
+
+class _Run:
+    """The bookkeeping of a run: its history, and why it ended."""
+
+    def __init__(self, group: LieGroup[Any], factors: list[Factor], temperature: float) -> None:
+        self.group = group
+        self.factors = factors
+        self.temperature = temperature
+        self.history = History()
+        self.steps = 0
+        self.quiet = 0
+        self.bounded = 0
+        self.last_steps: list[Tensor] = []
+        self.began = time.perf_counter()
+
+    def moved(self, step: Any, bounded: Tensor) -> None:
+        self.bounded = self.bounded + bounded
+        self.last_steps.extend(pytree.tree_leaves(step))
+
+    def record(self, losses: Tensor, covectors: list[Any]) -> None:
+        history = self.history
+        expected = losses.detach().mean().item()
+        spread = sum(float(factor.family.entropy()) for factor in self.factors)
+        history.step.append(self.steps)
+        history.expected_loss.append(expected)
+        history.entropy.append(spread)
+        history.objective.append(expected - self.temperature * spread if self.temperature else expected)
+        history.gradient_norm.append(math.sqrt(sum(float(c.square().sum()) for c in pytree.tree_leaves(covectors))))
+        history.bounded.append(int(self.bounded))
+
+    def converged(self, tolerance: float) -> bool:
+        width = len(self.last_steps)
+        largest = max((float(step.abs().max()) for step in self.last_steps if step.numel()), default=0.0)
+        self.last_steps.clear()
+        self.quiet = self.quiet + 1 if largest < tolerance and width else 0
+        if self.quiet == 3:
+            self.history.stopped = f"converged: no coordinate moved by more than {tolerance:g}"
+        return self.quiet == 3
+
+    def lost(self, step: int, losses: Tensor) -> FitError:
+        """The error for a loss that is not finite, with the element of the step before."""
+        what = "gradient" if bool(torch.isfinite(losses).all()) else "loss"
+        self.history.stopped = f"the {what} was not finite at step {step}"
+        kept = "" if step == 1 else " The last good member of the family is this error's `family`."
+        hint = "Start closer to the optimum, with a smaller initial_scale or lr, or mend the loss where it is not defined."
+        return FitError(f"The {what} was not finite at step {step}. {hint}{kept}", self.finish(), step)
+
+    def finish(self) -> Any:
+        history = self.history
+        history.seconds = time.perf_counter() - self.began
+        history.steps_per_second = self.steps / max(history.seconds, 1e-9)
+        history.stopped = history.stopped or f"all {self.steps} steps taken"
+        return product_family(self.group, self.factors, history)
+
+
+def _energy(
+    loss: Callable[[Any], Tensor],
+    regulariser: Callable[[Any], Tensor] | None,
+    weight: float,
+    unflatten: Callable[[Sequence[Tensor]], Any],
+) -> Callable[..., Tensor]:
+    """The loss with its regulariser, as a function of the flat tensors, checked to be one number."""
+
+    def checked(what: str, value: Any) -> Tensor:
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{what} must return a tensor with one value, but returned {type(value).__name__}.")
+        if value.numel() != 1:
+            raise ValueError(
+                f"{what} must return one value for one θ, but returned the shape {tuple(value.shape)}. Sum or average it."
+            )
+        return value.reshape(())
+
+    def energy(*leaves: Tensor) -> Tensor:
+        theta = unflatten(leaves)
+        value = checked("loss", loss(theta))
+        return value if regulariser is None else value + weight * checked("regulariser", regulariser(theta))
+
+    return energy
+
+
+def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..., Tensor]:
+    """The energy of every sample."""
+    if not vectorize:
+        return lambda *leaves: torch.stack([energy(*sample) for sample in zip(*leaves, strict=True)])
+    vectorized = torch.func.vmap(energy, randomness="different")
+
+    def energies(*leaves: Tensor) -> Tensor:
+        try:
+            return vectorized(*leaves)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            raise ValueError(
+                f"loss cannot be vectorised over samples ({str(error).splitlines()[0]}). Pass vectorize=False to loop."
+            ) from error
+
+    return energies
+
+
+def _all_finite(total: Tensor, covectors: list[Any]) -> bool:
+    return math.isfinite(total.item()) and all(math.isfinite(c.sum().item()) for c in pytree.tree_leaves(covectors))
+
+
+def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, but got {value!r}.")
+
+
+def _require_numbers(
+    temperature: float,
+    initial_scale: float,
+    lr: float,
+    scale_lr: float | None,
+    momentum: float,
+    max_step: float | None,
+    samples: int,
+    steps: int,
+    record_every: int,
+) -> None:
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature must be zero or positive, but got {temperature}.")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be in [0, 1), but got {momentum}.")
+    positive = {"initial_scale": initial_scale, "lr": lr, "scale_lr": scale_lr, "max_step": max_step}
+    for name, value in positive.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be positive and finite, but got {value}.")
+    for name, count in {"samples": samples, "steps": steps, "record_every": record_every}.items():
+        if int(count) != count or count < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, but got {count}.")
