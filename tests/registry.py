@@ -1,0 +1,146 @@
+"""Every group and every base, one line each: a new one is added here, and all laws run over it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy import stats
+from torch.distributions import Gamma as TorchGamma
+from torch.distributions import Gumbel as TorchGumbel
+from user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, SinhShift
+
+from liebayes.bases import (
+    Base,
+    Cauchy,
+    Exponential,
+    Gumbel,
+    Laplace,
+    LogNormal,
+    Normal,
+    Rayleigh,
+    StudentT,
+    Uniform,
+    from_distribution,
+)
+from liebayes.groups import Additive, Affine, DiagonalAffine, LieGroup, Multiplicative, Product, TriangularAffine
+
+
+def _like(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class GroupCase:
+    """A group, tensors of the shapes it is tested on, and what is true of it."""
+
+    name: str
+    group: LieGroup[Any]
+    likes: tuple[Any, ...]
+    size: float = 2.0
+    """How far from the identity elements are drawn; matrix groups stay where their matrices are well conditioned."""
+    embeds: bool = True
+    """It is a subgroup of GL(P + 1)."""
+
+    @property
+    def exp_tolerance(self) -> float:
+        """Rounding; or the error of torch.linalg.matrix_exp on one matrix, up to 2.5e-10 (pytorch issue 196592)."""
+        return 1e-9 if self.is_matrix or self.is_product else 1e-11
+
+    @property
+    def is_product(self) -> bool:
+        return isinstance(self.group, Product)
+
+    @property
+    def is_matrix(self) -> bool:
+        return isinstance(self.group, (Affine, TriangularAffine))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ELEMENTWISE = (_like(), _like(3), _like(2, 2))
+VECTORS = (_like(1), _like(3), _like(2, 2))  # the last: a batch of two
+
+GROUPS = [
+    GroupCase("Additive", Additive(), ELEMENTWISE),
+    GroupCase("Multiplicative", Multiplicative(), ELEMENTWISE),
+    GroupCase("DiagonalAffine", DiagonalAffine(), ELEMENTWISE),
+    GroupCase("Affine", Affine(), VECTORS, size=0.5),
+    GroupCase("TriangularAffine", TriangularAffine(), VECTORS, size=0.7),
+    GroupCase("Product", Product(Multiplicative(), TriangularAffine()), ((_like(2), _like(2)), (_like(), _like(2, 2))), 0.7),
+    GroupCase(
+        "NamedProduct",
+        Product(rate=Multiplicative(), rest=Product(DiagonalAffine(), Affine())),
+        ({"rate": _like(2), "rest": (_like(1, 2), _like(2))},),
+        size=0.5,
+    ),
+    GroupCase("IsotropicAffine", IsotropicAffine(), VECTORS),
+    GroupCase("PlainDiagonalAffine", PlainDiagonalAffine(), ELEMENTWISE),
+    GroupCase("SinhShift", SinhShift(), ELEMENTWISE, embeds=False),
+]
+
+
+@dataclass(frozen=True)
+class BaseCase:
+    """A base and the same distribution in scipy."""
+
+    name: str
+    base: Base
+    scipy: Any
+    fisher_shift: bool = True
+    fisher_scale: bool = True
+    variance: bool = True
+    """Whether each of these exists."""
+
+    @property
+    def half_line(self) -> bool:
+        return self.base.support[0] >= 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _torch_gamma() -> Base:
+    return from_distribution(TorchGamma(torch.tensor(3.0, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)))
+
+
+def _torch_gumbel() -> Base:
+    return from_distribution(TorchGumbel(torch.tensor(0.5, dtype=torch.float64), torch.tensor(1.5, dtype=torch.float64)))
+
+
+BASES = [
+    BaseCase("Normal", Normal(), stats.norm()),
+    BaseCase("Normal(0.6)", Normal(0.6), stats.norm(scale=0.6)),
+    BaseCase("Laplace(1.3)", Laplace(1.3), stats.laplace(scale=1.3)),
+    BaseCase("Uniform(1.5)", Uniform(1.5), stats.uniform(-1.5, 3.0), fisher_shift=False, fisher_scale=False),
+    BaseCase("Cauchy(0.8)", Cauchy(0.8), stats.cauchy(scale=0.8), variance=False),
+    BaseCase("StudentT(5, 1.2)", StudentT(5, 1.2), stats.t(5, scale=1.2)),
+    BaseCase("StudentT(2)", StudentT(2), stats.t(2), variance=False),
+    BaseCase("Gumbel", Gumbel(), stats.gumbel_r()),
+    BaseCase("Gumbel(0.7)", Gumbel(0.7), stats.gumbel_r(scale=0.7)),
+    BaseCase("Rayleigh", Rayleigh(), stats.rayleigh(), fisher_shift=False),
+    BaseCase("Rayleigh(1.4)", Rayleigh(1.4), stats.rayleigh(scale=1.4), fisher_shift=False),
+    BaseCase("Exponential(1.7)", Exponential(1.7), stats.expon(scale=1.7), fisher_shift=False),
+    BaseCase("LogNormal(0.6, 0.3)", LogNormal(0.6, 0.3), stats.lognorm(0.6, scale=1.3498588075760032)),
+    BaseCase("Logistic", Logistic(), stats.logistic()),
+    BaseCase("torch Gumbel(0.5, 1.5)", _torch_gumbel(), stats.gumbel_r(0.5, 1.5)),
+    BaseCase("torch Gamma(3, 2)", _torch_gamma(), stats.gamma(3, scale=0.5)),
+]
+
+SMOOTH = [case for case in BASES if case.fisher_scale]
+"""Bases with a Fisher metric under the groups that act where they live."""
+
+
+def smooth_bases_of(case: GroupCase) -> list[BaseCase]:
+    """The smooth bases on which a group (not a product) has a Fisher form; matrix groups need a variance."""
+    here = [b for b in SMOOTH if b.half_line == case.group.positive]
+    return [b for b in here if b.variance] if case.is_matrix else here
+
+
+PAIRS = [(g, b) for g in GROUPS if not g.is_product for b in smooth_bases_of(g)]
+"""Every (group, smooth base) pair."""
+
+
+def singular(group: GroupCase, base: BaseCase) -> bool:
+    """Rotations leave an isotropic Normal where it is."""
+    return isinstance(group.group, Affine) and isinstance(base.base, Normal)
