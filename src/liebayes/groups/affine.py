@@ -40,7 +40,7 @@ class Affine(LieGroup[MatrixShift]):
         return MatrixShift(g.matrix @ h.matrix, apply(g.matrix, h.shift) + g.shift)
 
     def inverse(self, g: MatrixShift) -> MatrixShift:
-        inverse = torch.linalg.inv(g.matrix)
+        inverse = torch.linalg.inv(wide(g.matrix)).to(g.matrix.dtype)
         return MatrixShift(inverse, -apply(inverse, g.shift))
 
     def act(self, g: MatrixShift, theta: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Affine(LieGroup[MatrixShift]):
     # Closed forms.
 
     def adjoint(self, g: MatrixShift, X: MatrixShift) -> MatrixShift:
-        x = g.matrix @ X.matrix @ torch.linalg.inv(g.matrix)
+        x = g.matrix @ X.matrix @ torch.linalg.inv(wide(g.matrix)).to(g.matrix.dtype)
         return MatrixShift(x, apply(g.matrix, X.shift) - apply(x, g.shift))
 
     def bracket(self, X: MatrixShift, Y: MatrixShift) -> MatrixShift:
@@ -71,7 +71,7 @@ class Affine(LieGroup[MatrixShift]):
         return outer_mean(moved, epsilon, g.shift.shape)
 
     def log_jacobian(self, g: MatrixShift, theta: Tensor) -> Tensor:
-        return torch.linalg.slogdet(g.matrix).logabsdet.sum()
+        return torch.linalg.slogdet(wide(g.matrix)).logabsdet.sum().to(g.matrix.dtype)
 
     def divergence(self, g: MatrixShift, epsilon: Tensor) -> MatrixShift:
         eye = torch.eye(g.matrix.shape[-1], dtype=g.matrix.dtype, device=g.matrix.device)
@@ -124,6 +124,11 @@ def require_vector(group: LieGroup[Any], point: Tensor) -> None:
         raise ValueError(f"{type(group).__name__} acts on vectors, but got a scalar. Give a tensor of shape (P,).")
 
 
+def wide(matrix: Tensor) -> Tensor:
+    """At least float32: torch has no solvers below that, and its `matrix_exp` returns nonsense there."""
+    return matrix.float() if matrix.dtype.itemsize < 4 else matrix
+
+
 def apply(matrix: Tensor, theta: Tensor) -> Tensor:
     """Aθ for θ with leading sample dimensions."""
     return theta @ matrix.mT if matrix.ndim == 2 else (matrix @ theta.unsqueeze(-1)).squeeze(-1)
@@ -131,9 +136,12 @@ def apply(matrix: Tensor, theta: Tensor) -> Tensor:
 
 def solve(matrix: Tensor, theta: Tensor) -> Tensor:
     """A⁻¹θ for θ with leading sample dimensions."""
+    dtype, matrix, theta = theta.dtype, wide(matrix), wide(theta)
     if matrix.ndim == 2:
-        return torch.linalg.solve(matrix.mT, theta, left=False) if theta.ndim > 1 else torch.linalg.solve(matrix, theta)
-    return torch.linalg.solve(matrix, theta.unsqueeze(-1)).squeeze(-1)
+        solved = torch.linalg.solve(matrix.mT, theta, left=False) if theta.ndim > 1 else torch.linalg.solve(matrix, theta)
+    else:
+        solved = torch.linalg.solve(matrix, theta.unsqueeze(-1)).squeeze(-1)
+    return solved.to(dtype)
 
 
 def outer_mean(left: Tensor, right: Tensor, shape: torch.Size) -> MatrixShift:
@@ -148,7 +156,7 @@ def matrix_shift_exp(X: MatrixShift) -> MatrixShift:
     """exp of the matrix [[X, y], [0, 0]]: the embedding of A.5 carries φ(X)y along without dividing by X."""
     x, y = X
     embedded = torch.nn.functional.pad(torch.cat([x, y.unsqueeze(-1)], -1), (0, 0, 0, 1))
-    result = torch.linalg.matrix_exp(embedded)
+    result = torch.linalg.matrix_exp(wide(embedded)).to(x.dtype)
     return MatrixShift(result[..., :-1, :-1], result[..., :-1, -1])
 
 

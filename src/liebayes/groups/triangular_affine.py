@@ -21,6 +21,7 @@ from .affine import (
     require_vector,
     set_diagonal,
     solve_block,
+    wide,
 )
 from .exponential import scale_of
 from .lie_group import LieGroup
@@ -60,9 +61,9 @@ class TriangularAffine(LieGroup[TriangularShift]):
         return TriangularShift(g.log_diagonal + h.log_diagonal, (L @ h.matrix).tril(-1), apply(L, h.shift) + g.shift)
 
     def inverse(self, g: TriangularShift) -> TriangularShift:
-        L = g.matrix
+        L = wide(g.matrix)
         eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-        inverse = torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
+        inverse = torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False).to(g.shift.dtype)
         return TriangularShift(-g.log_diagonal, inverse.tril(-1), -apply(inverse, g.shift))
 
     def act(self, g: TriangularShift, theta: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class TriangularAffine(LieGroup[TriangularShift]):
 
     def adjoint(self, g: TriangularShift, X: TriangularShift) -> TriangularShift:
         L, x = g.matrix, _algebra_matrix(X)
-        x = torch.linalg.solve_triangular(L, L @ x, upper=False, left=False)
+        x = torch.linalg.solve_triangular(wide(L), wide(L @ x), upper=False, left=False).to(L.dtype)
         return TriangularShift(X.log_diagonal, x.tril(-1), apply(L, X.shift) - apply(x, g.shift))
 
     def bracket(self, X: TriangularShift, Y: TriangularShift) -> TriangularShift:
@@ -93,13 +94,13 @@ class TriangularAffine(LieGroup[TriangularShift]):
 
     def pullback(self, g: TriangularShift, theta: Tensor, gradient: Tensor) -> TriangularShift:
         L = g.matrix
-        centred = theta - g.shift
+        centred, wide_L = wide(theta - g.shift), wide(L)
         if L.ndim == 2 and theta.ndim > 1:
             flat = centred.reshape(-1, L.shape[-1])
-            epsilon = torch.linalg.solve_triangular(L.mT, flat, upper=True, left=False).reshape(theta.shape)
+            epsilon = torch.linalg.solve_triangular(wide_L.mT, flat, upper=True, left=False).reshape(theta.shape)
         else:
-            epsilon = torch.linalg.solve_triangular(L, centred.unsqueeze(-1), upper=False).squeeze(-1)
-        U, V = outer_mean(apply(L.mT, gradient), epsilon, g.shift.shape)
+            epsilon = torch.linalg.solve_triangular(wide_L, centred.unsqueeze(-1), upper=False).squeeze(-1)
+        U, V = outer_mean(apply(L.mT, gradient), epsilon.to(theta.dtype), g.shift.shape)
         return TriangularShift(U.diagonal(dim1=-2, dim2=-1), U.tril(-1), V)
 
     def log_jacobian(self, g: TriangularShift, theta: Tensor) -> Tensor:
