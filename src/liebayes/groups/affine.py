@@ -83,7 +83,7 @@ class Affine(LieGroup[MatrixShift]):
         The pair (ij), (ji) has the block [[a, 1], [1, a]] with a = E[s²]·Var(ε), since E[s_i ε_i] = −1.
         """
         x, y = X
-        a = _mixing(base)
+        a = mixing(base)
         mean = base.mean
         y = y + mean * x.sum(-1)  # in the centred coordinates Xε + y = X(ε − μ) + (y + μX1)
         c_X, B, c_y = centred_constants(base)
@@ -95,7 +95,7 @@ class Affine(LieGroup[MatrixShift]):
 
     def sharp(self, covector: MatrixShift, base: Base) -> MatrixShift:
         U, V = covector
-        a = _mixing(base)
+        a = mixing(base)
         if U.shape[-1] > 1 and abs(a - 1) < 1e-6:
             raise ValueError(
                 f"The Fisher metric of Affine on {base} is singular: the rotations (antisymmetric directions of the matrix) "
@@ -165,7 +165,7 @@ def set_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
     return matrix + torch.diag_embed(diagonal - matrix.diagonal(dim1=-2, dim2=-1))
 
 
-def _mixing(base: Base) -> float:
+def mixing(base: Base) -> float:
     """a = E[s²]·Var(ε), the weight of the off-diagonal directions; infinite without a variance."""
     return base.fisher_shift * base.variance
 

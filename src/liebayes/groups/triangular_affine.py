@@ -17,6 +17,7 @@ from .affine import (
     apply,
     centred_constants,
     matrix_shift_exp,
+    mixing,
     outer_mean,
     require_vector,
     set_diagonal,
@@ -112,21 +113,21 @@ class TriangularAffine(LieGroup[TriangularShift]):
     def flat(self, X: TriangularShift, base: Base) -> TriangularShift:
         """As in `Affine`; an entry below the diagonal has no partner above it, and so the weight a = E[s²]·Var(ε) alone."""
         x, lower, y = X
-        mean = base.mean
+        a, mean = mixing(base), base.mean
         c_X, B, c_y = centred_constants(base)
         y = y + mean * (x + lower.sum(-1))
         shift = B * x + c_y * y
         return TriangularShift(
             c_X * x + B * y + mean * shift,
-            (c_y * base.variance * lower + mean * shift.unsqueeze(-1)).tril(-1),
+            (a * lower + mean * shift.unsqueeze(-1)).tril(-1),
             shift,
         )
 
     def sharp(self, covector: TriangularShift, base: Base) -> TriangularShift:
         U, lower, V = covector
-        mean = base.mean
+        a, mean = mixing(base), base.mean
         x, y = solve_block(U - mean * V, V, base)
-        lower = ((lower - mean * V.unsqueeze(-1)) / (base.fisher_shift * base.variance)).tril(-1)
+        lower = ((lower - mean * V.unsqueeze(-1)) / a).tril(-1)
         return TriangularShift(x, lower, y - mean * (x + lower.sum(-1)))
 
     def variance(self, g: TriangularShift, variance: float) -> Tensor:
