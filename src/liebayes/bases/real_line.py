@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributions
 
 from .base import Base, QuantileBase, narrow, open_uniform, require_positive
 from .quadrature import Support
@@ -38,6 +38,9 @@ class Normal(Base):
     ) -> Tensor:
         noise = torch.randn(tuple(shape), generator=generator, dtype=dtype, device=device)
         return noise if self.scale == 1 else noise.mul_(self.scale)
+
+    def scaled(self, factor: float) -> Normal:
+        return replace(self, scale=self.scale * factor)
 
     def log_prob(self, x: Tensor) -> Tensor:
         return -0.5 * (x / self.scale).square() - math.log(self.scale * math.sqrt(2 * math.pi))
@@ -72,6 +75,9 @@ class Normal(Base):
     def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
         return log_scale + 0.5 * (1 + (shift / self.scale).square()) * (-2 * log_scale).exp() - 0.5
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Normal(shift, scale * self.scale)
+
 
 @dataclass(frozen=True)
 class Laplace(QuantileBase):
@@ -85,6 +91,9 @@ class Laplace(QuantileBase):
     def quantile(self, u: Tensor) -> Tensor:
         # Each half by the logarithm of its own distance to the edge, which is exact there.
         return self.scale * torch.where(u < 0.5, (2 * u).log(), -(2 - 2 * u).log())
+
+    def scaled(self, factor: float) -> Laplace:
+        return replace(self, scale=self.scale * factor)
 
     def log_prob(self, x: Tensor) -> Tensor:
         return -x.abs() / self.scale - math.log(2 * self.scale)
@@ -120,6 +129,9 @@ class Laplace(QuantileBase):
         distance = shift.abs() / self.scale
         return log_scale + ((-distance).exp() + distance) * (-log_scale).exp() - 1
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Laplace(shift, scale * self.scale)
+
 
 @dataclass(frozen=True)
 class Uniform(QuantileBase):
@@ -137,8 +149,12 @@ class Uniform(QuantileBase):
     def quantile(self, u: Tensor) -> Tensor:
         return (u - 0.5) * (2 * self.half_width)
 
+    def scaled(self, factor: float) -> Uniform:
+        return replace(self, half_width=self.half_width * factor)
+
     def log_prob(self, x: Tensor) -> Tensor:
-        return torch.where(x.abs() <= self.half_width, -math.log(2 * self.half_width), -math.inf).to(x.dtype)
+        level = torch.full_like(x, -math.log(2 * self.half_width))  # two plain numbers would make a float32
+        return torch.where(x.abs() <= self.half_width, level, -math.inf)
 
     def score(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -159,6 +175,9 @@ class Uniform(QuantileBase):
         inside = shift.abs() + self.half_width <= log_scale.exp() * self.half_width
         return torch.where(inside, log_scale, math.inf)
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Uniform(shift - scale * self.half_width, shift + scale * self.half_width)
+
 
 @dataclass(frozen=True)
 class Cauchy(QuantileBase):
@@ -171,6 +190,9 @@ class Cauchy(QuantileBase):
 
     def quantile(self, u: Tensor) -> Tensor:
         return self.scale * (math.pi * (u - 0.5)).tan()
+
+    def scaled(self, factor: float) -> Cauchy:
+        return replace(self, scale=self.scale * factor)
 
     def log_prob(self, x: Tensor) -> Tensor:
         return -torch.log1p((x / self.scale).square()) - math.log(math.pi * self.scale)
@@ -206,6 +228,9 @@ class Cauchy(QuantileBase):
         scale = log_scale.exp()
         return (((1 + scale).square() + (shift / self.scale).square()) / (4 * scale)).log()
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Cauchy(shift, scale * self.scale)
+
 
 @dataclass(frozen=True)
 class StudentT(Base):
@@ -230,6 +255,9 @@ class StudentT(Base):
         angle = open_uniform(shape, generator, dtype, device)
         squared = self.df * torch.expm1(radius.log() * (-2 / self.df))
         return narrow(self.scale * squared.sqrt() * (2 * math.pi * angle).cos(), dtype)
+
+    def scaled(self, factor: float) -> StudentT:
+        return replace(self, scale=self.scale * factor)
 
     def log_prob(self, x: Tensor) -> Tensor:
         df = self.df
@@ -270,6 +298,9 @@ class StudentT(Base):
     def fisher_cross(self) -> float:
         return 0.0
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.StudentT(self.df, shift, scale * self.scale)
+
 
 @dataclass(frozen=True)
 class Gumbel(QuantileBase):
@@ -282,6 +313,9 @@ class Gumbel(QuantileBase):
 
     def quantile(self, u: Tensor) -> Tensor:
         return -self.scale * (-u.log()).log()
+
+    def scaled(self, factor: float) -> Gumbel:
+        return replace(self, scale=self.scale * factor)
 
     def log_prob(self, x: Tensor) -> Tensor:
         z = x / self.scale
@@ -319,6 +353,9 @@ class Gumbel(QuantileBase):
         moved = shift / self.scale * inverse
         return log_scale + EULER * (inverse - 1) + (moved + torch.lgamma(1 + inverse)).exp() - 1 - moved
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Gumbel(shift, scale * self.scale)
+
 
 @dataclass(frozen=True)
 class Dirac(Base):
@@ -336,6 +373,9 @@ class Dirac(Base):
         device: torch.device | str | None = None,
     ) -> Tensor:
         return torch.zeros(tuple(shape), dtype=dtype, device=device)
+
+    def scaled(self, factor: float) -> Dirac:
+        return self
 
     def log_prob(self, x: Tensor) -> Tensor:
         raise ValueError("Dirac has no density. Use a Normal base with a small scale where one is needed.")

@@ -1,0 +1,347 @@
+"""Every base against scipy: draws, density, score, moments and Fisher constants (3.2, A.4)."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from oracles.expectation import nodes_and_weights
+from registry import BASES, SMOOTH, BaseCase
+from scipy import integrate, stats
+
+from liebayes.bases import Base, Cauchy, Dirac, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
+from liebayes.bases.base import QuantileBase, narrow
+
+every_base = pytest.mark.parametrize("case", BASES, ids=str)
+DRAWS = 200_000
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def inside(case: BaseCase, count: int = 201) -> torch.Tensor:
+    """Points spread over the support by quantiles."""
+    return torch.from_numpy(case.scipy.ppf(np.linspace(1e-4, 1 - 1e-4, count)))
+
+
+def expectation(case: BaseCase, f) -> float:
+    """E[f(ε)] by scipy's adaptive quadrature, in pieces between quantiles."""
+    knots = case.scipy.ppf([0.0, 1e-9, 1e-6, 1e-3, 0.05, 0.3, 0.5, 0.7, 0.95, 1 - 1e-3, 1 - 1e-6, 1 - 1e-9, 1.0])
+    if not case.half_line and math.isinf(knots[0]):
+        knots = np.sort(np.append(knots, 0.0))  # the kink of a Laplace density
+
+    def weighted(x: float) -> float:
+        density = case.scipy.pdf(x)
+        return f(x) * density if density > 1e-200 else 0.0
+
+    pieces = [
+        integrate.quad(weighted, a, b, epsabs=1e-13, epsrel=1e-12, limit=400)[0]
+        for a, b in zip(knots[:-1], knots[1:], strict=True)
+        if b > a
+    ]
+    return sum(pieces)
+
+
+def numeric_score(case: BaseCase, x: float) -> float:
+    """d/dx log q₀ by a five-point difference of scipy's log-density."""
+    h = 1e-3 * max(min(abs(x), 1.0), 1e-8)
+    log = case.scipy.logpdf
+    return float((-log(x + 2 * h) + 8 * log(x + h) - 8 * log(x - h) + log(x - 2 * h)) / (12 * h))
+
+
+# Draws.
+
+
+@every_base
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_draws_follow_the_distribution(case: BaseCase, dtype: torch.dtype) -> None:
+    draws = case.base.sample((DRAWS // 4, 4), generator=generator(1), dtype=dtype)
+    assert draws.shape == (DRAWS // 4, 4)
+    assert draws.dtype == dtype
+    assert stats.kstest(draws.reshape(-1).double().numpy(), case.scipy.cdf).pvalue > 1e-3
+
+
+@every_base
+def test_draws_are_independent_of_their_neighbours(case: BaseCase) -> None:
+    """A sign for above or below the median: neighbours in either direction agree half of the time."""
+    draws = case.base.sample((400, 400), generator=generator(2), dtype=torch.float64)
+    sign = torch.where(draws > case.scipy.median(), 1.0, -1.0)
+    for product in (sign[1:] * sign[:-1], sign[:, 1:] * sign[:, :-1]):
+        assert abs(float(product.mean())) < 5 / math.sqrt(product.numel())
+
+
+@every_base
+def test_moments_of_draws(case: BaseCase) -> None:
+    if not case.variance:
+        return
+    draws = case.base.sample((DRAWS,), generator=generator(3), dtype=torch.float64)
+    mean, variance, kurtosis = case.base.mean, case.base.variance, float(case.scipy.stats("k"))
+    assert abs(float(draws.mean()) - mean) < 5 * math.sqrt(variance / DRAWS)
+    spread = variance * math.sqrt((kurtosis + 2) / DRAWS)
+    assert abs(float((draws - mean).square().mean()) - variance) < 5 * spread
+
+
+@every_base
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_generator_fixes_the_draws(case: BaseCase, dtype: torch.dtype) -> None:
+    for shape in ((), (0,), (7,), (2, 3, 4)):
+        first = case.base.sample(shape, generator=generator(4), dtype=dtype)
+        again = case.base.sample(shape, generator=generator(4), dtype=dtype)
+        assert first.shape == shape
+        assert first.dtype == dtype
+        assert torch.equal(first, again)
+    assert not torch.equal(
+        case.base.sample((50,), generator=generator(4), dtype=dtype),
+        case.base.sample((50,), generator=generator(5), dtype=dtype),
+    )
+    same = generator(6)
+    assert not torch.equal(
+        case.base.sample((50,), generator=same, dtype=dtype), case.base.sample((50,), generator=same, dtype=dtype)
+    )
+
+
+@every_base
+def test_a_generator_leaves_the_global_one_alone(case: BaseCase) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    case.base.sample((5,), generator=generator(0))
+    assert torch.equal(before, torch.get_rng_state())
+    case.base.sample((5,))
+    assert not torch.equal(before, torch.get_rng_state())
+
+
+@every_base
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_draws_are_finite_and_inside_the_support(case: BaseCase, dtype: torch.dtype) -> None:
+    draws = case.base.sample((100_000,), generator=generator(7), dtype=dtype)
+    assert bool(torch.isfinite(draws).all())
+    if case.half_line:
+        assert bool((draws > 0).all())
+
+
+@every_base
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_rarest_draws_are_finite_and_inside_too(case: BaseCase, dtype: torch.dtype) -> None:
+    """The smallest and largest uniform numbers there are, which no test draws by chance."""
+    if not isinstance(case.base, QuantileBase):
+        return
+    wide, bits = (torch.float64, 53) if dtype == torch.float64 else (torch.float32, 24)
+    draws = narrow(case.base.quantile(torch.tensor([2.0 ** -(bits + 1), 1 - 2.0**-bits], dtype=wide)), dtype)
+    assert bool(torch.isfinite(draws).all())
+    if case.half_line:
+        assert bool((draws > 0).all())
+
+
+def test_the_default_dtype_is_used() -> None:
+    assert {case.base.sample((2,)).dtype for case in BASES} == {torch.get_default_dtype()}
+
+
+# Density and score.
+
+
+@every_base
+def test_density_is_that_of_scipy(case: BaseCase) -> None:
+    x = inside(case)
+    expected = torch.from_numpy(case.scipy.logpdf(x.numpy()))
+    torch.testing.assert_close(case.base.log_prob(x), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", [c for c in BASES if not math.isinf(c.base.support[0])], ids=str)
+def test_density_is_zero_outside_the_support(case: BaseCase) -> None:
+    low, high = case.base.support
+    outside = [low - 1e-3, low - 5] + ([] if math.isinf(high) else [high + 1e-3])
+    assert bool((case.base.log_prob(torch.tensor(outside, dtype=torch.float64)) == -math.inf).all())
+
+
+@every_base
+def test_score_is_the_derivative_of_the_density(case: BaseCase) -> None:
+    x = inside(case)
+    if isinstance(case.base, Uniform):
+        assert bool((case.base.score(x) == 0).all())
+        return
+    derived = Base.score(case.base, x)
+    torch.testing.assert_close(case.base.score(x), derived, rtol=1e-9, atol=1e-12)
+    x = x[x.abs() > 1e-3]
+    expected = torch.tensor([numeric_score(case, float(v)) for v in x], dtype=torch.float64)
+    torch.testing.assert_close(case.base.score(x), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_score_works_without_a_graph_and_leaves_none() -> None:
+    with torch.no_grad():
+        score = Base.score(Normal(), torch.ones(3))
+    assert not score.requires_grad
+    torch.testing.assert_close(score, -torch.ones(3))
+
+
+# Moments and Fisher constants.
+
+
+@every_base
+def test_moments_and_entropy(case: BaseCase) -> None:
+    assert case.base.entropy == pytest.approx(float(case.scipy.entropy()), abs=1e-8)
+    if case.variance:
+        assert case.base.mean == pytest.approx(float(case.scipy.mean()), abs=1e-8)
+        assert case.base.variance == pytest.approx(float(case.scipy.var()), rel=1e-8)
+
+
+@every_base
+def test_quadrature_gives_the_closed_moments(case: BaseCase) -> None:
+    """What a user's base would get, from the same density."""
+    quadrature = _forgetful(case.base)
+    assert Base.entropy.fget(quadrature) == pytest.approx(case.base.entropy, abs=1e-8)
+    if case.variance:
+        assert Base.mean.fget(quadrature) == pytest.approx(case.base.mean, abs=1e-8)
+        assert Base.variance.fget(quadrature) == pytest.approx(case.base.variance, rel=1e-8)
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=str)
+def test_fisher_constants_against_scipy(case: BaseCase) -> None:
+    """The score is judged above, the density is scipy's, the quadrature too."""
+
+    def score(x: float) -> float:
+        return float(case.base.score(torch.tensor(x, dtype=torch.float64)))
+
+    assert case.base.fisher_scale == pytest.approx(expectation(case, lambda x: (1 + x * score(x)) ** 2), rel=1e-7)
+    if case.fisher_shift:
+        assert case.base.fisher_shift == pytest.approx(expectation(case, lambda x: score(x) ** 2), rel=1e-7)
+        cross = expectation(case, lambda x: (1 + x * score(x)) * score(x))
+        assert case.base.fisher_cross == pytest.approx(cross, abs=1e-7)
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=str)
+def test_quadrature_gives_the_closed_fisher_constants(case: BaseCase) -> None:
+    quadrature = _forgetful(case.base)
+    assert Base.fisher_scale.fget(quadrature) == pytest.approx(case.base.fisher_scale, rel=1e-8)
+    if case.fisher_shift:
+        assert Base.fisher_shift.fget(quadrature) == pytest.approx(case.base.fisher_shift, rel=1e-8)
+        assert Base.fisher_cross.fget(quadrature) == pytest.approx(case.base.fisher_cross, abs=1e-8)
+
+
+def _forgetful(base: Base) -> Base:
+    """A copy without the notes of earlier quadrature."""
+    copy = object.__new__(type(base))
+    names = ("scale", "df", "half_width", "sigma", "mu", "distribution", "support", "_dtype")
+    vars(copy).update({key: value for key, value in vars(base).items() if key in names})
+    return copy
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=str)
+def test_the_oracle_of_other_tests_integrates(case: BaseCase) -> None:
+    x, w = nodes_and_weights(case)
+    assert float(w.sum()) == pytest.approx(1, abs=1e-6 if case.name == "Cauchy(0.8)" else 1e-10)
+    assert float((w * (1 + x * case.base.score(x)).square()).sum()) == pytest.approx(case.base.fisher_scale, rel=1e-6)
+
+
+def test_constants_of_the_paper_and_of_the_design() -> None:
+    assert (Normal(0.5).fisher_scale, Normal(0.5).fisher_shift) == (2, 4)
+    assert (Laplace(0.5).fisher_scale, Laplace(0.5).fisher_shift) == (1, 4)
+    assert (Cauchy(0.5).fisher_scale, Cauchy(0.5).fisher_shift) == (0.5, 2)
+    assert (Exponential(3.0).fisher_scale, Rayleigh(3.0).fisher_scale, LogNormal(0.5).fisher_scale) == (1, 4, 4)
+    for df, scale in ((1, 1.0), (3, 2.0), (30, 0.1)):
+        base = StudentT(df, scale)
+        assert base.fisher_scale == pytest.approx(2 * df / (df + 3))
+        assert base.fisher_shift == pytest.approx((df + 1) / ((df + 3) * scale**2))
+
+
+def test_gumbel_block() -> None:
+    base = Gumbel(1)
+    assert base.fisher_scale == pytest.approx(1.82368, abs=5e-6)
+    assert base.fisher_shift == 1
+    assert base.fisher_cross == pytest.approx(-0.42278, abs=5e-6)
+
+
+# What does not exist.
+
+
+def test_cauchy_says_that_it_has_no_mean() -> None:
+    for base in (Cauchy(), StudentT(1)):
+        with pytest.raises(ValueError, match="no mean"):
+            _ = base.mean
+    for base in (Cauchy(), StudentT(2)):
+        with pytest.raises(ValueError, match="no variance"):
+            _ = base.variance
+
+
+def test_quadrature_sees_what_does_not_exist() -> None:
+    """A user's heavy tails: no number where there is none."""
+
+    class Heavy(Base):
+        sample = Cauchy.sample
+
+        def log_prob(self, x: torch.Tensor) -> torch.Tensor:
+            return -torch.log1p(x.square()) - math.log(math.pi)
+
+    base = Heavy()
+    for what in ("mean", "variance"):
+        with pytest.raises(ValueError, match="no finite mean"):
+            getattr(base, what)
+    assert base.entropy == pytest.approx(math.log(4 * math.pi), abs=1e-8)
+    assert base.fisher_scale == pytest.approx(0.5, abs=1e-8)
+
+
+@pytest.mark.parametrize(("base", "what"), [(Uniform(), "fisher_shift"), (Uniform(2.0), "fisher_scale")])
+def test_uniform_has_no_fisher_metric(base: Base, what: str) -> None:
+    with pytest.raises(ValueError, match=r"Uniform\(.*edge"):
+        getattr(base, what)
+
+
+def test_exponential_has_none_under_shifts() -> None:
+    with pytest.raises(ValueError, match=r"Exponential\(.*shifts.*edge"):
+        _ = Exponential().fisher_shift
+    assert Exponential().fisher_scale == 1
+
+
+def test_rayleigh_has_none_under_shifts() -> None:
+    """Its density vanishes at 0, but E[s²] has 1/x there."""
+    with pytest.raises(ValueError, match=r"Rayleigh\(.*no finite.*shifts"):
+        _ = Rayleigh().fisher_shift
+
+
+def test_dirac_has_neither_density_nor_metric() -> None:
+    base = Dirac()
+    assert torch.equal(base.sample((2, 3)), torch.zeros(2, 3))
+    assert (base.mean, base.variance, base.entropy) == (0, 0, -math.inf)
+    for ask in (lambda: base.log_prob(torch.zeros(())), lambda: base.score(torch.zeros(())), lambda: base.fisher_scale):
+        with pytest.raises(ValueError, match="Dirac has no"):
+            ask()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "1"])
+def test_scales_must_be_positive(value: float) -> None:
+    for make in (Normal, Laplace, Uniform, Cauchy, StudentT, Gumbel, Rayleigh, Exponential, LogNormal):
+        with pytest.raises(ValueError, match=f"{make.__name__} needs a positive"):
+            make(value)
+
+
+# Positional arguments stand in the order of the documentation.
+
+
+def test_positional_arguments() -> None:
+    assert StudentT(3, 2.0) == StudentT(df=3, scale=2.0)
+    assert LogNormal(0.5, 1.0) == LogNormal(sigma=0.5, mu=1.0)
+    assert Uniform(2.0) == Uniform(half_width=2.0)
+    for make in (Normal, Laplace, Cauchy, Gumbel, Rayleigh, Exponential):
+        assert make() == make(scale=1.0)
+
+
+# KL divergences between two members of a location-scale family.
+
+
+@pytest.mark.parametrize("case", BASES, ids=str)
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (2.0, 0.0), (0.7, 0.0), (1.6, 0.4), (3.0, -1.1)])
+def test_kl_is_an_integral(case: BaseCase, scale: float, shift: float) -> None:
+    if case.half_line and shift:
+        return
+    log_scale, b = torch.tensor(scale, dtype=torch.float64).log(), torch.tensor(shift, dtype=torch.float64)
+    try:
+        closed = float(case.base.kl(log_scale, b))
+    except ValueError as error:
+        assert "Estimate it from samples" in str(error)
+        assert type(case.base).__name__ in ("StudentT", "Logistic", "Wrapped")
+        return
+    if isinstance(case.base, Uniform) and scale < 1:
+        assert closed == math.inf
+        return
+    log = case.scipy.logpdf
+    assert closed == pytest.approx(expectation(case, lambda x: log(x) - log((x - shift) / scale) + math.log(scale)), abs=1e-7)

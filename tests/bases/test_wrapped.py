@@ -1,0 +1,90 @@
+"""torch.distributions as bases, and a base of a user's own."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch import distributions as D
+from user_defined import Logistic
+
+from liebayes.bases import from_distribution
+
+
+def number(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+CASES = [
+    (D.Normal(number(0.5), number(2.0)), stats.norm(0.5, 2.0), 1 / 4),
+    (D.Laplace(number(0.0), number(0.5)), stats.laplace(scale=0.5), 4.0),
+    (D.Gumbel(number(0.0), number(1.0)), stats.gumbel_r(), 1.0),
+    (D.StudentT(number(6.0)), stats.t(6), 7 / 9),
+    (D.HalfNormal(number(2.0)), stats.halfnorm(scale=2.0), None),
+    (D.Gamma(number(4.0), number(2.0)), stats.gamma(4, scale=0.5), 2.0),  # E[s²] = rate²/(shape − 2)
+    (D.LogNormal(number(0.2), number(0.5)), stats.lognorm(0.5, scale=math.exp(0.2)), None),
+    (D.Weibull(number(2.0), number(1.5)), stats.weibull_min(1.5, scale=2.0), None),
+    (D.Beta(number(4.0), number(5.0)), stats.beta(4, 5), None),
+]
+
+
+@pytest.mark.parametrize(("distribution", "reference", "shift"), CASES, ids=[type(case[0]).__name__ for case in CASES])
+def test_any_univariate_distribution(distribution: D.Distribution, reference, shift: float | None) -> None:
+    base = from_distribution(distribution)
+    assert base.mean == pytest.approx(float(reference.mean()), rel=1e-7, abs=1e-8)
+    assert base.variance == pytest.approx(float(reference.var()), rel=1e-7)
+    assert base.entropy == pytest.approx(float(reference.entropy()), abs=1e-7)
+    x = torch.from_numpy(reference.ppf([0.01, 0.3, 0.6, 0.99]))
+    torch.testing.assert_close(base.log_prob(x), torch.from_numpy(reference.logpdf(x.numpy())), rtol=1e-8, atol=1e-8)
+    draws = base.sample((50_000,), generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    assert stats.kstest(draws.double().numpy(), reference.cdf).pvalue > 1e-3
+    if shift is not None:
+        assert base.fisher_shift == pytest.approx(shift, rel=1e-6)
+
+
+def test_edges_are_refused_by_name() -> None:
+    for distribution in (D.Uniform(number(-1.0), number(1.0)), D.Exponential(number(1.0)), D.HalfNormal(number(1.0))):
+        with pytest.raises(ValueError, match=f"{type(distribution).__name__}.*edge"):
+            _ = from_distribution(distribution).fisher_shift
+    with pytest.raises(ValueError, match=r"Pareto.*edge"):
+        _ = from_distribution(D.Pareto(number(1.0), number(3.0))).fisher_scale
+
+
+@pytest.mark.parametrize(
+    ("distribution", "message"),
+    [
+        (D.Normal(torch.zeros(2), torch.ones(2)), "univariate"),
+        (D.MultivariateNormal(torch.zeros(2), torch.eye(2)), "univariate"),
+        (D.Poisson(number(1.0)), "discrete"),
+    ],
+)
+def test_what_is_no_base(distribution: D.Distribution, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_distribution(distribution)
+
+
+def test_a_user_base_needs_two_methods() -> None:
+    """The logistic density: variance π²/3, entropy 2, E[s²] = 1/3, E[(1 + εs)²] = (3 + π²)/9."""
+    base = Logistic()
+    assert base.mean == pytest.approx(0, abs=1e-10)
+    assert base.variance == pytest.approx(math.pi**2 / 3, rel=1e-9)
+    assert base.entropy == pytest.approx(2, rel=1e-9)
+    assert base.fisher_shift == pytest.approx(1 / 3, rel=1e-9)
+    assert base.fisher_scale == pytest.approx((3 + math.pi**2) / 9, rel=1e-9)
+    assert base.fisher_cross == 0
+
+
+def test_constants_are_computed_once() -> None:
+    calls = []
+
+    class Counting(Logistic):
+        def log_prob(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return super().log_prob(x)
+
+    base = Counting()
+    first = base.fisher_shift
+    count = len(calls)
+    assert count > 0
+    assert base.fisher_shift == first
+    assert len(calls) == count
