@@ -1,21 +1,29 @@
 """liebayes: the Lie-group Bayesian learning rule in PyTorch."""
 
-from . import bases, groups, rule
+__version__ = "0.1.0"
+
+from . import bases, groups, optim, rule
+from .optim import AdditiveBLR, AffineBLR, LieGroupBLR, MultiplicativeBLR
+from .posterior import Posterior
 from .rule import Absorbed, Adaptive, Family, Fisher, ProductFamily
 from .variational import FitError, fit
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Absorbed",
     "Adaptive",
+    "AdditiveBLR",
+    "AffineBLR",
     "Family",
     "Fisher",
     "FitError",
+    "LieGroupBLR",
+    "MultiplicativeBLR",
+    "Posterior",
     "ProductFamily",
     "__version__",
     "bases",
     "fit",
     "groups",
+    "optim",
     "rule",
 ]

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from .quadrature import REAL_LINE, Support, integrate
 
@@ -113,6 +115,14 @@ class Base(ABC):
 
         return integrate(integrand, self.support)
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> Distribution:
+        """The distribution of scale·ε + shift as `torch.distributions` has it."""
+        raise ValueError(f"torch.distributions has no family for {self} moved and scaled.")
+
+    def scaled(self, factor: float) -> Base:
+        """The base of factor·ε."""
+        return self if factor == 1 else Scaled(self, factor)
+
     def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
         """KL(q₀ ‖ π(A, b)q₀) for every pair of a scale and a shift, where it has a closed form."""
         raise ValueError(
@@ -134,6 +144,34 @@ class Base(ABC):
                     f"{self} has no Fisher metric under {what}: its density does not vanish at its edge {edge:g}. "
                     "Use the metric Absorbed() or Adaptive(), or a base that is smooth on the whole line."
                 )
+
+
+@dataclass(frozen=True)
+class Scaled(Base):
+    """factor·ε for ε of another base; what `Base.scaled` gives where a base has no scale of its own."""
+
+    base: Base
+    factor: float
+
+    def __post_init__(self) -> None:
+        require_positive(self, factor=self.factor)
+
+    @property
+    def support(self) -> Support:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.base.support[0] * self.factor, self.base.support[1] * self.factor
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        return self.base.sample(shape, generator=generator, dtype=dtype, device=device) * self.factor
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self.base.log_prob(x / self.factor) - math.log(self.factor)
 
 
 class QuantileBase(Base):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributions
 
 from .base import Base, QuantileBase, require_positive
 from .quadrature import HALF_LINE
@@ -26,6 +26,9 @@ class Rayleigh(QuantileBase):
 
     def quantile(self, u: Tensor) -> Tensor:
         return self.scale * (-2 * torch.log1p(-u)).sqrt()
+
+    def scaled(self, factor: float) -> Rayleigh:
+        return replace(self, scale=self.scale * factor)
 
     def log_prob(self, x: Tensor) -> Tensor:
         z = x / self.scale
@@ -53,6 +56,9 @@ class Rayleigh(QuantileBase):
     def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
         return 2 * log_scale + torch.expm1(-2 * log_scale)
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Weibull(scale * (self.scale * math.sqrt(2)), torch.full_like(scale, 2.0))
+
 
 @dataclass(frozen=True)
 class Exponential(QuantileBase):
@@ -66,6 +72,9 @@ class Exponential(QuantileBase):
 
     def quantile(self, u: Tensor) -> Tensor:
         return -self.scale * torch.log1p(-u)
+
+    def scaled(self, factor: float) -> Exponential:
+        return replace(self, scale=self.scale * factor)
 
     def log_prob(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, -x / self.scale - math.log(self.scale), -math.inf)
@@ -92,6 +101,9 @@ class Exponential(QuantileBase):
     def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
         return log_scale + torch.expm1(-log_scale)
 
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Exponential(1 / (scale * self.scale))
+
 
 @dataclass(frozen=True)
 class LogNormal(Base):
@@ -115,6 +127,9 @@ class LogNormal(Base):
         device: torch.device | str | None = None,
     ) -> Tensor:
         return (torch.randn(tuple(shape), generator=generator, dtype=dtype, device=device) * self.sigma + self.mu).exp()
+
+    def scaled(self, factor: float) -> LogNormal:
+        return replace(self, mu=self.mu + math.log(factor))
 
     def log_prob(self, x: Tensor) -> Tensor:
         log = x.log()
@@ -142,3 +157,6 @@ class LogNormal(Base):
 
     def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
         return 0.5 * (log_scale / self.sigma).square()
+
+    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.LogNormal(self.mu + scale.log(), torch.full_like(scale, self.sigma))

@@ -17,7 +17,7 @@ class Wrapped(Base):
     """A base made of a distribution; see `from_distribution`."""
 
     def __init__(self, distribution: Distribution, support: Support) -> None:
-        self.distribution = distribution
+        self.wrapped = distribution
         self._dtype = distribution.sample().dtype
         self.support = support
 
@@ -30,13 +30,13 @@ class Wrapped(Base):
         device: torch.device | str | None = None,
     ) -> Tensor:
         if generator is None:
-            draws = self.distribution.sample(torch.Size(shape))
+            draws = self.wrapped.sample(torch.Size(shape))
         else:
             # torch.distributions takes no generator: the global one is lent for the draw, seeded from the one given.
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
-                draws = self.distribution.sample(torch.Size(shape))
+                draws = self.wrapped.sample(torch.Size(shape))
         return draws.to(dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -44,11 +44,11 @@ class Wrapped(Base):
         low, high = self.support
         inside = (x > low) & (x < high)
         anchor = low + 1.0 if math.isfinite(low) and math.isinf(high) else 0.5 * (low + high) if math.isfinite(low) else 0.0
-        value = self.distribution.log_prob(torch.where(inside, x, anchor))
+        value = self.wrapped.log_prob(torch.where(inside, x, anchor))
         return torch.where(inside, value, -math.inf)
 
     def __repr__(self) -> str:
-        return f"from_distribution({self.distribution})"
+        return f"from_distribution({self.wrapped})"
 
 
 def from_distribution(distribution: Distribution) -> Base:

@@ -2,6 +2,7 @@
 
 from .additive import Additive, Shift
 from .affine import Affine, MatrixShift
+from .blocks import blocks_of, map_blocks, with_blocks
 from .diagonal_affine import DiagonalAffine, ScaleShift
 from .exponential import expm1_ratio, scale_of
 from .lie_group import LieGroup
@@ -22,6 +23,9 @@ __all__ = [
     "Shift",
     "TriangularAffine",
     "TriangularShift",
+    "blocks_of",
     "expm1_ratio",
+    "map_blocks",
     "scale_of",
+    "with_blocks",
 ]

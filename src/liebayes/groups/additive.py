@@ -46,6 +46,9 @@ class Additive(LieGroup[Shift]):
         # A.3 displays g + exp(−αE); the exponential map of this group is the identity, so the step is g − αE.
         return X
 
+    def move(self, g: Shift, X: Shift, t: float) -> Shift:
+        return Shift(torch.add(g.shift, X.shift, alpha=t))  # one rounding, as gradient descent has it
+
     def at(self, point: Tensor, scale: float = 1.0) -> Shift:
         return Shift(point.clone())
 

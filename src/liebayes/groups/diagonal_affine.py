@@ -45,7 +45,7 @@ class DiagonalAffine(LieGroup[ScaleShift]):
         return ScaleShift(torch.zeros_like(like), torch.zeros_like(like))
 
     def compose(self, g: ScaleShift, h: ScaleShift) -> ScaleShift:
-        return ScaleShift(g.log_scale + h.log_scale, g.scale * h.shift + g.shift)
+        return ScaleShift(g.log_scale + h.log_scale, torch.addcmul(g.shift, g.scale, h.shift))
 
     def inverse(self, g: ScaleShift) -> ScaleShift:
         return ScaleShift(-g.log_scale, -g.shift * scale_of(-g.log_scale))
@@ -56,6 +56,11 @@ class DiagonalAffine(LieGroup[ScaleShift]):
     def exp(self, X: ScaleShift) -> ScaleShift:
         x, y = X
         return ScaleShift(x, expm1_ratio(x) * y)
+
+    def move(self, g: ScaleShift, X: ScaleShift, t: float) -> ScaleShift:
+        x, y = X if t == 1 else (X.log_scale * t, X.shift * t)
+        moved = torch.addcmul(g.shift, g.scale, expm1_ratio(x, differentiable=False).mul_(y))
+        return ScaleShift(g.log_scale + x, moved)
 
     def at(self, point: Tensor, scale: float = 1.0) -> ScaleShift:
         return ScaleShift(torch.full_like(point, math.log(scale)), point.clone())

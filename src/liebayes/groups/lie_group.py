@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
 from torch.utils import _pytree as pytree
 
+from .blocks import map_blocks
+
 if TYPE_CHECKING:
     from ..bases import Base
 
@@ -61,6 +63,10 @@ class LieGroup(ABC, Generic[E]):
     @abstractmethod
     def exp(self, X: E) -> E:
         """`exp((s + t)X) = compose(exp(sX), exp(tX))`, and `d/dt exp(tX) = X` at t = 0."""
+
+    def move(self, g: E, X: E, t: float) -> E:
+        """g·exp(tX)."""
+        return self.compose(g, self.exp(X if t == 1 else map_blocks(lambda x: x * t, X)))
 
     def at(self, point: Tensor, scale: float = 1.0) -> E:
         """The element that carries the origin (0, or 1 for a positive group) to `point`, and a unit length to `scale`."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..bases import Base
-from ..groups import LieGroup
+from ..groups import LieGroup, map_blocks
 
 E = TypeVar("E")
 
@@ -23,7 +22,7 @@ def differential(group: LieGroup[E], g: E, theta: Tensor, gradient: Tensor, temp
     if temperature == 0:
         return covector
     epsilon = theta if group.affine_action else group.act(group.inverse(g), theta)
-    return pytree.tree_map(lambda c, d: c.sub(d, alpha=temperature), covector, group.divergence(g, epsilon))
+    return map_blocks(lambda c, d: c.sub(d, alpha=temperature), covector, group.divergence(g, epsilon))
 
 
 def differential_by_samples(group: LieGroup[E], base: Base, e: E, epsilon: Tensor, gradient: Tensor, temperature: float) -> E:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal
 from torch.utils import _pytree as pytree
 
 from ..bases import Base, Normal
@@ -57,13 +58,23 @@ class Family(Generic[E]):
         """The shape of one θ."""
         return self.group.event_shape(self.element)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the element lives."""
+        return pytree.tree_leaves(self.element)[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the element, and of its samples."""
+        return pytree.tree_leaves(self.element)[0].dtype
+
     def sample(self, shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """θ = g·ε with ε ~ q₀, of shape `shape + event_shape`."""
         return self.group.act(self.element, self._noise(shape, generator))
 
     def _noise(self, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-        like = pytree.tree_leaves(self.element)[0]
-        return self.base.sample((*shape, *self.event_shape), generator=generator, dtype=like.dtype, device=like.device)
+        size = (*shape, *self.event_shape)
+        return self.base.sample(size, generator=generator, dtype=self.dtype, device=self.device)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log q_g(θ) = log q₀(g⁻¹·θ) − log |det ∂(g·ε)/∂ε|, one value per sample (Eq. 3)."""
@@ -78,7 +89,8 @@ class Family(Generic[E]):
         """H(q_g) = H(q₀) + E[log |det ∂(g·ε)/∂ε|]; exact for affine actions, from 1,024 draws otherwise."""
         base = self.base.entropy * self.event_shape.numel()
         if self.group.affine_action:
-            return base + self.group.log_jacobian(self.element, torch.empty(0))
+            anywhere = pytree.tree_leaves(self.element)[-1].new_ones(self.event_shape)
+            return base + self.group.log_jacobian(self.element, anywhere)
         return base + self.group.log_jacobian(self.element, self._noise((1024,), None)).mean()
 
     @property
@@ -121,6 +133,15 @@ class Family(Generic[E]):
             moved = self.group.act(back, torch.zeros_like(self.mean)) / self.base.scale
             return 0.5 * (spread + moved.square().sum() - self.event_shape.numel()) + self.group.log_jacobian(relative, moved)
         raise ValueError(f"{self.group} on {self.base} has no closed KL divergence. Estimate it from samples.")
+
+    def as_distribution(self) -> Distribution:
+        """The member as a `torch.distributions` object over all coordinates, where there is one."""
+        if hasattr(self.group, "log_scale_and_shift"):
+            log_scale, shift = self.group.log_scale_and_shift(self.element)  # type: ignore[attr-defined]
+            return Independent(self.base.distribution(log_scale.exp(), shift), len(self.event_shape))
+        if isinstance(self.base, Normal) and self.group.affine_action:
+            return MultivariateNormal(self.mean, covariance_matrix=self.covariance)
+        raise ValueError(f"torch.distributions has no family for {self.group} on {self.base}.")
 
     def tangent(self, X: E) -> Callable[[Tensor], Tensor]:
         """The function h_X(θ) = d/dt q_{g·exp(tX)}(θ) at t = 0 of Sec. 3.4; its integral is zero.

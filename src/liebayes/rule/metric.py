@@ -195,9 +195,14 @@ def _basis(g: E) -> list[E]:
 
 
 def _invert(matrix: Tensor, directions: list[E], group: LieGroup[E], base: Base) -> Tensor:
-    values, vectors = torch.linalg.eigh(matrix)
-    if not bool(torch.isfinite(matrix).all()) or float(values[0]) < 1e-4 * float(values[-1]) / len(values):
-        null = vectors[:, 0].tolist()
+    # Blocks may have different units (a shift goes with the base's width): compare them at unit length.
+    length = matrix.diagonal().sqrt().clamp_min(1e-150)
+    if bool(torch.isfinite(matrix).all()):
+        values, vectors = torch.linalg.eigh(matrix / torch.outer(length, length))
+        singular, null = float(values[0]) < 1e-4, (vectors[:, 0] / length).tolist()
+    else:
+        singular, null = True, (~torch.isfinite(matrix.diagonal())).double().tolist()
+    if singular:
         total = pytree.tree_map(lambda *parts: sum(c * p for c, p in zip(null, parts, strict=True)), *directions)
         raise ValueError(
             f"The Fisher metric of {group} on {base} is singular: it does not see the direction {total}, "

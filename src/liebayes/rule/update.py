@@ -9,13 +9,14 @@ are absorbed: their α is this one divided by c_X.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..groups import LieGroup
+from ..groups import LieGroup, blocks_of, map_blocks, with_blocks
 from .metric import Form
 
 E = TypeVar("E")
@@ -33,10 +34,10 @@ class Update(NamedTuple):
     """One step of the rule."""
 
     state: State
-    step: Any
-    """The vector −αM♯ of the algebra that was taken, after `max_step`."""
+    direction: Any
+    """M♯: the step was −α times this, within `max_step`."""
     bounded: Tensor
-    """How many coordinates (for matrix groups: blocks) were bounded."""
+    """How many coordinates (for matrix groups: blocks) `max_step` has bounded."""
 
 
 def initial_state(group: LieGroup[E], form: Form[E], g: E) -> State:
@@ -51,51 +52,58 @@ def update(
     covector: E,
     *,
     lr: float | E,
-    momentum: float = 0.0,
-    max_step: float | None = None,
+    momentum: float | E = 0.0,
+    max_step: float | E | None = None,
 ) -> Update:
-    """One step. `lr` is one step size, or one for each block in the fields of the element."""
+    """One step. `lr`, `momentum` and `max_step` are one number, or one for each block in the fields of the element."""
     metric = form.observe(state.metric, covector)
     M = accumulate(state.momentum, covector, momentum)
-    vector = form.sharp(M, metric)
-    step = descend(vector, lr)
-    step, bounded = bound(group, step, max_step)
-    g = group.compose(state.element, group.exp(step))
-    return Update(State(g, M, metric), step, bounded)
+    direction = form.sharp(M, metric)
+    if max_step is None and isinstance(lr, (int, float)):
+        g = group.move(state.element, direction, -lr)
+        bounded = torch.zeros((), dtype=torch.int64)
+    else:
+        step, bounded = bound(group, descend(direction, lr), max_step)
+        g = group.move(state.element, step, 1.0)
+    return Update(State(g, M, metric), direction, bounded)
 
 
-def accumulate(momentum: E, covector: E, beta: float) -> E:
+def accumulate(momentum: E, covector: E, beta: float | E) -> E:
     """M ← (1 − β)·covector + βM."""
-    if beta == 0:
-        return covector
-    return pytree.tree_map(lambda M, c: torch.lerp(c, M, beta), momentum, covector)
+    if isinstance(beta, (int, float)):
+        return covector if beta == 0 else map_blocks(lambda M, c: torch.lerp(c, M, beta), momentum, covector)
+    return map_blocks(lambda M, c, b: torch.lerp(c, M, b), momentum, covector, beta)
 
 
-def descend(vector: E, lr: float | E) -> E:
+def descend(direction: E, lr: float | E) -> E:
     """−αX, with one α or one for each block."""
     if isinstance(lr, (int, float)):
-        return pytree.tree_map(lambda x: x * -lr, vector)
-    return pytree.tree_map(lambda x, rate: x * -rate, vector, lr)
+        return map_blocks(lambda x: x * -lr, direction)
+    return map_blocks(lambda x, rate: x * -rate, direction, lr)
 
 
-def bound(group: LieGroup[E], step: E, max_step: float | None) -> tuple[E, Tensor]:
+def bound(group: LieGroup[E], step: E, max_step: float | E | None) -> tuple[E, Tensor]:
     """Limits a step: coordinate by coordinate for elementwise groups, in norm, block by block, for the others.
 
     Far from the optimum and with few samples a single covector can be many orders too large. In the algebra all steps are
     measured in the units of the posterior (logarithms of scales, shifts in widths), so one bound serves all.
     """
-    blocks, spec = pytree.tree_flatten(step)
     if max_step is None:
         return step, torch.zeros((), dtype=torch.int64)
-    counts, limited = [], []
-    for block in blocks:
-        if group.elementwise:
-            clamped = block.clamp(-max_step, max_step)
+    blocks = blocks_of(step)
+    limits = [max_step] * len(blocks) if isinstance(max_step, (int, float)) else pytree.tree_leaves(max_step)
+    counts: list[Tensor] = []
+    limited: list[Tensor] = []
+    for block, limit in zip(blocks, limits, strict=True):
+        if limit is None:
+            limited.append(block)
+        elif group.elementwise:
+            clamped = block.clamp(-limit, limit)
             counts.append((clamped != block).sum())
             limited.append(clamped)
         else:
             norm = torch.linalg.vector_norm(block, dtype=torch.float32 if block.dtype.itemsize < 4 else None)
-            counts.append(norm > max_step)
-            limited.append(block * (max_step / norm.clamp_min(max_step)).to(block.dtype))
-    total = counts[0] if len(counts) == 1 else torch.stack(counts).sum()
-    return pytree.tree_unflatten(limited, spec), total
+            counts.append((norm > limit).sum())
+            limited.append(block * (limit / norm.clamp_min(limit)).to(block.dtype))
+    total = functools.reduce(torch.add, counts) if counts else torch.zeros((), dtype=torch.int64)
+    return with_blocks(step, limited), total

@@ -32,6 +32,9 @@ class Factor:
     form: Form[Any]
     state: State
     by_samples: bool
+    """The entropy's gradient is taken at the samples."""
+    in_pairs: bool
+    """Samples come in pairs ε, −ε."""
 
     @property
     def element(self) -> Any:
@@ -46,8 +49,12 @@ class Factor:
     def noise(self, samples: int, generator: torch.Generator) -> Tensor:
         """ε, in whose coordinates gradients are taken."""
         like = pytree.tree_leaves(self.start)[-1]
-        shape = (samples, *self.group.event_shape(self.start))
-        return self.base.sample(shape, generator=generator, dtype=like.dtype, device=like.device).requires_grad_()
+        draws = (samples + 1) // 2 if self.in_pairs else samples
+        shape = (draws, *self.group.event_shape(self.start))
+        epsilon = self.base.sample(shape, generator=generator, dtype=like.dtype, device=like.device)
+        if self.in_pairs:
+            epsilon = torch.cat([epsilon, -epsilon])[:samples]
+        return epsilon.requires_grad_()
 
     def covector(self, epsilon: Tensor, gradient: Tensor, temperature: float) -> Any:
         """The differential at the identity, for the loss in the coordinates of ε."""
@@ -55,16 +62,22 @@ class Factor:
             return differential_by_samples(self.group, self.base, self.identity, epsilon, gradient, temperature)
         return differential(self.group, self.identity, epsilon, gradient, temperature)
 
-    def rates(self, lr: float, scale_lr: float) -> Any:
-        """One step size, or one for the shift and another for the other blocks."""
-        if lr == scale_lr:
-            return lr
+    def by_block(self, shift: float | None, other: float | None) -> Any:
+        """A setting of the update: one number, or one for the shift and another for the other blocks."""
+        if shift == other:
+            return other
         names = getattr(self.start, "_fields", ())
-        return type(self.start)(*(lr if name == "shift" else scale_lr for name in names))
+        return type(self.start)(*(shift if name == "shift" else other for name in names))
 
 
 def make_factors(
-    group: LieGroup[Any], base: Any, start: Any, initial_scale: float, metric: Metric, entropy: EntropyGradient
+    group: LieGroup[Any],
+    base: Any,
+    start: Any,
+    initial_scale: float,
+    metric: Metric,
+    entropy: EntropyGradient,
+    antithetic: bool,
 ) -> tuple[list[Factor], Callable[[Sequence[Tensor]], Any]]:
     """The factors in a flat list, and the function that gives tensors back the structure of `start`."""
     if isinstance(group, Product):
@@ -73,7 +86,7 @@ def make_factors(
         lists: list[list[Factor]] = []
         joins: list[Callable[[Sequence[Tensor]], Any]] = []
         for part, part_base, part_start in group.split("base and start of a Product", base, start):
-            factors, join = make_factors(part, part_base, part_start, initial_scale, metric, entropy)
+            factors, join = make_factors(part, part_base, part_start, initial_scale, metric, entropy, antithetic)
             lists.append(factors)
             joins.append(join)
 
@@ -85,11 +98,17 @@ def make_factors(
             return group.join(values)
 
         return [factor for factors in lists for factor in factors], unflatten
-    return [_make_factor(group, base, start, initial_scale, metric, entropy)], lambda leaves: leaves[0]
+    return [_make_factor(group, base, start, initial_scale, metric, entropy, antithetic)], lambda leaves: leaves[0]
 
 
 def _make_factor(
-    group: LieGroup[Any], base: Any, start: Any, initial_scale: float, metric: Metric, entropy: EntropyGradient
+    group: LieGroup[Any],
+    base: Any,
+    start: Any,
+    initial_scale: float,
+    metric: Metric,
+    entropy: EntropyGradient,
+    antithetic: bool,
 ) -> Factor:
     if not isinstance(group, LieGroup):
         raise ValueError(f"A group was expected, but got {group!r}. Pass an instance, such as DiagonalAffine().")
@@ -98,20 +117,21 @@ def _make_factor(
     like = torch.empty(group.event_shape(element), dtype=_floating(element), device=pytree.tree_leaves(element)[-1].device)
     identity = group.identity(like)
     form = metric.on(group, base, identity)
-    return Factor(group, base, element, identity, form, initial_state(group, form, identity), _by_samples(base, entropy))
+    state = initial_state(group, form, identity)
+    return Factor(group, base, element, identity, form, state, _by_samples(base, entropy), antithetic and _is_even(base))
 
 
 def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> Any:
     """The element whose family has its mean at the point, or its centre where there is no mean."""
     if isinstance(start, tuple) and hasattr(start, "_fields"):
-        return pytree.tree_map(lambda block: block.detach().clone(), start)  # an element already
+        return _checked_element(group, start)
     if isinstance(start, Mapping) or (isinstance(start, (tuple, list)) and any(isinstance(s, Tensor) for s in start)):
         raise ValueError(f"start has several tensors, but {group} acts on one. Give a Product with a group for each.")
     point = torch.as_tensor(start).detach()
     if not point.dtype.is_floating_point:
-        raise ValueError(f"start must hold real floating-point numbers, but has the dtype {point.dtype}.")
+        raise ValueError(f"start must hold real floating-point numbers, but has the dtype {point.dtype}. Convert it.")
     if not bool(torch.isfinite(point).all()):
-        raise ValueError("start must be finite, but has infinite or NaN values.")
+        raise ValueError("start must be finite, but has infinite or NaN values. Start elsewhere.")
     if not group.positive:
         return group.at(point, scale)
     try:
@@ -119,6 +139,25 @@ def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> A
     except ValueError:
         mean = 1.0
     return group.compose(group.at(point), group.inverse(group.at(torch.full_like(point, mean))))
+
+
+def _checked_element(group: LieGroup[Any], start: Any) -> Any:
+    """An element given as the start, copied, if it is one of this group."""
+    blocks = pytree.tree_leaves(start)
+    fits = all(isinstance(block, Tensor) and block.dtype.is_floating_point for block in blocks)
+    expected = group.identity(torch.empty(group.event_shape(start))) if fits else None
+    if expected is None or type(start) is not type(expected):
+        kind = "floating-point tensors" if expected is None else f"a {type(expected).__name__}"
+        raise ValueError(
+            f"start is {type(start).__name__}, but an element of {group} is {kind}. Give a point, or {group}.at(point)."
+        )
+    for name, block, like in zip(start._fields, start, expected, strict=True):
+        if block.shape != like.shape or not bool(torch.isfinite(block).all()):
+            raise ValueError(
+                f"start.{name} must be finite and of shape {tuple(like.shape)}, but has the shape {tuple(block.shape)} or "
+                f"values that are not finite. Give a point, or {group}.at(point)."
+            )
+    return pytree.tree_map(lambda block: block.detach().clone(), start)
 
 
 def _floating(element: Any) -> torch.dtype:
@@ -135,6 +174,17 @@ def _by_samples(base: Base, entropy: EntropyGradient) -> bool:
     if entropy == "samples" and not smooth:
         raise ValueError(f'entropy="samples" needs a smooth base, but the density of {base} has edges. Use entropy="exact".')
     return smooth
+
+
+def _is_even(base: Base) -> bool:
+    """Whether ε and −ε are equally likely, judged by the density at a few draws."""
+    if base.support[0] != -base.support[1]:
+        return False
+    draws = base.sample((64,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    try:
+        return torch.allclose(base.log_prob(draws), base.log_prob(-draws), rtol=1e-9, atol=1e-9)
+    except ValueError:  # no density, as of Dirac
+        return False
 
 
 def product_family(group: LieGroup[Any], factors: Sequence[Factor], history: History) -> Any:

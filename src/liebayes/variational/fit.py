@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..bases import Base
-from ..groups import LieGroup
+from ..groups import LieGroup, blocks_of
 from ..rule import Fisher, History, Metric, update
 from .factors import EntropyGradient, Factor, make_factors, product_family
 from .progress import progress_bar
+from .short_vmap import short_vmap
 
 Schedule = Callable[[float], float]
 """From the fraction of the run that is done, in [0, 1), to a factor on the step size."""
@@ -55,7 +56,9 @@ def fit(
     scale_lr: float | None = None,
     momentum: float = 0.0,
     max_step: float | None = 0.5,
+    max_shift: float = 100.0,
     samples: int = 16,
+    antithetic: bool = True,
     steps: int = 2000,
     schedule: str | Schedule = "cosine",
     entropy: EntropyGradient = "auto",
@@ -86,8 +89,12 @@ def fit(
             shrinks by about 1 − α in a step, whatever the problem.
         scale_lr: another step size for everything that is not a shift; `lr` by default.
         momentum: β. None by default: the falling step size averages the samples already.
-        max_step: the bound on one step in the algebra: half a unit of log-scale, or half a width.
+        max_step: the bound on one step in the algebra: half a unit of log-scale, or half a width; None for no bounds.
+        max_shift: how far the shift's bound may grow, in widths. It starts at `max_step`, grows by a tenth in every step
+            that lowers the loss, and is halved by every step that raises it: a start many widths away is no loss.
         samples: Monte Carlo samples per step.
+        antithetic: draw the samples in pairs ε, −ε where the base is even. A slope of the loss, however steep, then leaves
+            the scales alone.
         steps: how many steps at most.
         schedule: a factor on the step sizes: "cosine" (to zero), "linear", "constant", or a function of the fraction done.
         entropy: how the entropy's gradient is taken: "exact", or at the "samples", without variance where the target is in
@@ -112,20 +119,22 @@ def fit(
     >>> [round(x, 2) for x in q.mean.tolist()], [round(x, 2) for x in q.stddev.tolist()]
     ([1.0, -2.0], [0.25, 0.25])
     """
-    _require_numbers(temperature, initial_scale, lr, scale_lr, momentum, max_step, samples, steps, record_every)
+    _require_numbers(temperature, initial_scale, lr, scale_lr, momentum, max_step, max_shift, samples, steps, record_every)
     _require_choice("tempering", tempering, ("entropy", "kl"))
     _require_choice("entropy", entropy, ("auto", "exact", "samples"))
     if isinstance(schedule, str):
         _require_choice("schedule", schedule, tuple(SCHEDULES))
         schedule = SCHEDULES[schedule]
-    factors, unflatten = make_factors(group, base, start, initial_scale, Fisher() if metric is None else metric, entropy)
+    metric = Fisher() if metric is None else metric
+    factors, unflatten = make_factors(group, base, start, initial_scale, metric, entropy, antithetic)
     energies = _over_samples(_energy(loss, regulariser, temperature if tempering == "kl" else 1.0, unflatten), vectorize)
     # The covector is that of E_q[loss] − τH. Divided by τ it is that of a KL divergence, whose scale is always the same.
     unit = temperature if temperature > 0 else 1.0
     generator = torch.Generator(device=pytree.tree_leaves(factors[0].start)[0].device).manual_seed(seed)
 
     run = _Run(group, factors, temperature)
-    with progress_bar("fit", steps, progress) as report:
+    reach, before = max_step, math.inf
+    with progress_bar("fit", steps, progress) as report, torch.enable_grad():
         for step in range(1, steps + 1):
             alpha = schedule((step - 1) / steps) / unit
             noise = [factor.noise(samples, generator) for factor in factors]
@@ -135,20 +144,34 @@ def fit(
             for factor, g, e in zip(factors, elements, noise, strict=True):
                 if not factor.group.affine_action:  # otherwise the same at every ε, and without a gradient
                     total = total - temperature * factor.group.log_jacobian(g, e).sum()
+            if not total.requires_grad:
+                raise ValueError(
+                    "loss must be differentiable in θ, but its value has no gradient. Build it from θ with torch operations, "
+                    "without detach(), item() or integer results."
+                )
             gradients = torch.autograd.grad(total, noise, allow_unused=True, materialize_grads=True)
             covectors = [
                 factor.covector(e.detach(), gradient, temperature)
                 for factor, e, gradient in zip(factors, noise, gradients, strict=True)
             ]
-            if not _all_finite(total, covectors):
+            present = total.item()
+            if not (math.isfinite(present) and _all_finite(covectors)):
                 raise run.lost(step, losses)
+            if reach is not None and max_step is not None:
+                reach = min(1.1 * reach, max(max_shift, max_step)) if present < before else max(0.5 * reach, max_step)
+            before = present
             for factor, covector in zip(factors, covectors, strict=True):
-                rates = factor.rates(alpha * lr, alpha * (lr if scale_lr is None else scale_lr))
                 taken = update(
-                    factor.group, factor.form, factor.state, covector, lr=rates, momentum=momentum, max_step=max_step
+                    factor.group,
+                    factor.form,
+                    factor.state,
+                    covector,
+                    lr=factor.by_block(alpha * lr, alpha * (lr if scale_lr is None else scale_lr)),
+                    momentum=momentum,
+                    max_step=factor.by_block(reach, max_step),
                 )
                 factor.state = taken.state
-                run.moved(taken.step, taken.bounded)
+                run.moved(taken.direction, max(alpha * lr, alpha * (scale_lr or 0.0)), taken.bounded)
             run.steps = step
             if step % record_every == 0 or step == steps:
                 run.record(losses, covectors)
@@ -169,12 +192,12 @@ class _Run:
         self.steps = 0
         self.quiet = 0
         self.bounded = 0
-        self.last_steps: list[Tensor] = []
+        self.last_steps: list[tuple[Any, float]] = []
         self.began = time.perf_counter()
 
-    def moved(self, step: Any, bounded: Tensor) -> None:
+    def moved(self, direction: Any, rate: float, bounded: Tensor) -> None:
         self.bounded = self.bounded + bounded
-        self.last_steps.extend(pytree.tree_leaves(step))
+        self.last_steps.append((direction, rate))
 
     def record(self, losses: Tensor, covectors: list[Any]) -> None:
         history = self.history
@@ -188,10 +211,10 @@ class _Run:
         history.bounded.append(int(self.bounded))
 
     def converged(self, tolerance: float) -> bool:
-        width = len(self.last_steps)
-        largest = max((float(step.abs().max()) for step in self.last_steps if step.numel()), default=0.0)
+        blocks = [(block, rate) for direction, rate in self.last_steps for block in pytree.tree_leaves(direction)]
+        largest = max((rate * float(block.abs().max()) for block, rate in blocks if block.numel()), default=0.0)
         self.last_steps.clear()
-        self.quiet = self.quiet + 1 if largest < tolerance and width else 0
+        self.quiet = self.quiet + 1 if largest < tolerance else 0
         if self.quiet == 3:
             self.history.stopped = f"converged: no coordinate moved by more than {tolerance:g}"
         return self.quiet == 3
@@ -244,8 +267,11 @@ def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..
     vectorized = torch.func.vmap(energy, randomness="different")
 
     def energies(*leaves: Tensor) -> Tensor:
+        nonlocal vectorized
         try:
-            return vectorized(*leaves)
+            values = vectorized(*leaves)
+            vectorized = short_vmap(energy)  # after one call of the public one, which loads what it needs
+            return values
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
@@ -256,8 +282,8 @@ def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..
     return energies
 
 
-def _all_finite(total: Tensor, covectors: list[Any]) -> bool:
-    return math.isfinite(total.item()) and all(math.isfinite(c.sum().item()) for c in pytree.tree_leaves(covectors))
+def _all_finite(covectors: list[Any]) -> bool:
+    return all(math.isfinite(block.sum().item()) for covector in covectors for block in blocks_of(covector))
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -272,6 +298,7 @@ def _require_numbers(
     scale_lr: float | None,
     momentum: float,
     max_step: float | None,
+    max_shift: float,
     samples: int,
     steps: int,
     record_every: int,
@@ -280,7 +307,7 @@ def _require_numbers(
         raise ValueError(f"temperature must be zero or positive, but got {temperature}.")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), but got {momentum}.")
-    positive = {"initial_scale": initial_scale, "lr": lr, "scale_lr": scale_lr, "max_step": max_step}
+    positive = {"initial_scale": initial_scale, "lr": lr, "scale_lr": scale_lr, "max_step": max_step, "max_shift": max_shift}
     for name, value in positive.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be positive and finite, but got {value}.")

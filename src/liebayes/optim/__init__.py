@@ -1,0 +1,7 @@
+"""The rule as drop-in PyTorch optimizers (Alg. 1–3)."""
+
+from .optimizer import LieGroupBLR, NonFiniteError
+from .presets import AdditiveBLR, AffineBLR, MultiplicativeBLR
+from .reduction import local_gradients
+
+__all__ = ["AdditiveBLR", "AffineBLR", "LieGroupBLR", "MultiplicativeBLR", "NonFiniteError", "local_gradients"]

@@ -1,0 +1,498 @@
+"""The rule as a `torch.optim.Optimizer` (Alg. 1–3 for any group and base).
+
+This file is the protocol between a training loop and the rule: when a sample is in the module, which gradients count, what a
+checkpoint holds. The work on parameters is in `engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..bases import Base, Dirac
+from ..groups import LieGroup
+from ..posterior import Posterior
+from ..rule import Absorbed, Family, Form, Metric
+from . import engine, reduction
+from .buckets import Bucket, buckets
+from .noise import stream_generator
+from .sampling import GradientMarks, SampleBuffers
+from .settings import OBJECTS, Prior, describe, named, prepare, written
+
+NOISE_STREAM = "torch generator by (seed, step, sample), parameters in order"
+"""What a checkpoint says about its noise; another stream would not continue the run."""
+
+
+class NonFiniteError(RuntimeError):
+    """A gradient was not finite. The optimizer and the parameters are as they were before the step."""
+
+
+class LieGroupBLR(Optimizer):
+    """The Lie-group Bayesian learning rule for any group and base.
+
+    The loss is the mean over a minibatch. Between steps the module holds one point of the posterior: the shift of the
+    additive and affine groups, the mean g·E[ε] of the multiplicative group.
+
+    Args:
+        params: parameters, or dictionaries of them with settings of their own: groups, bases and every other option may
+            differ from one to the next, which is the Cartesian product of Sec. 3.1.
+        group: the Lie group that moves the base.
+        base: the base distribution, in the units of the parameters.
+        lr: the step size α.
+        data_size: N, the number of training data; the entropy and the prior count 1/N of the mean loss.
+        scale_lr: the step size of everything that is not a shift; kept as a multiple of `lr`, so that schedulers move both.
+        temperature: τ.
+        momentum: β, for affine groups the β₁ of the shift.
+        scale_momentum: the β₂ of everything else; `momentum` by default.
+        mc_samples: Monte Carlo samples per step.
+        prior: the regulariser R: a precision δ for R(θ) = ½δ‖θ‖², or a function from one parameter tensor to a scalar.
+        metric: `Absorbed()`, `Fisher()` or `Adaptive()`.
+        max_step: the bound on one step in the algebra.
+        initial_scale: a factor on the base: the width the posterior starts with.
+        seed: fixes all noise.
+        maximize: ascend the objective instead.
+        nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
+        foreach: work on many parameters at once; the same numbers as one by one, to rounding.
+        process_group: the processes to average covectors over; all of them by default where torch.distributed runs.
+
+    >>> model = nn.Linear(3, 1)
+    >>> from liebayes.groups import DiagonalAffine
+    >>> from liebayes.bases import StudentT
+    >>> optimizer = LieGroupBLR(model.parameters(), DiagonalAffine(), StudentT(5, 0.01), lr=0.1, data_size=100)
+    >>> with optimizer.sampled():
+    ...     loss = model(torch.ones(8, 3)).square().mean()
+    >>> loss.backward()
+    >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        group: LieGroup[Any],
+        base: Base,
+        lr: float,
+        *,
+        data_size: int,
+        scale_lr: float | None = None,
+        temperature: float = 1.0,
+        momentum: float = 0.9,
+        scale_momentum: float | None = None,
+        mc_samples: int = 1,
+        prior: Prior = 0.0,
+        metric: Metric | None = None,
+        max_step: float | None = None,
+        initial_scale: float = 1.0,
+        seed: int = 0,
+        maximize: bool = False,
+        nonfinite: Literal["raise", "skip"] = "raise",
+        foreach: bool = True,
+        process_group: Any = None,
+    ) -> None:
+        if int(mc_samples) != mc_samples or mc_samples < 1:
+            raise ValueError(f"mc_samples must be a whole number of at least 1, but got {mc_samples}.")
+        if nonfinite not in ("raise", "skip"):
+            raise ValueError(f'nonfinite must be "raise" or "skip", but got {nonfinite!r}.')
+        self.mc_samples = int(mc_samples)
+        self.nonfinite = nonfinite
+        self.foreach = foreach
+        self.process_group = process_group
+        self.seed = int(seed)
+        self.steps = 0
+        self.skipped = 0
+        self.bounded: int | Tensor = 0
+        self._clear()
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "scale_lr": scale_lr,
+                "data_size": data_size,
+                "temperature": temperature,
+                "momentum": momentum,
+                "scale_momentum": scale_momentum,
+                "prior": prior,
+                "metric": Absorbed() if metric is None else metric,
+                "max_step": max_step,
+                "initial_scale": initial_scale,
+                "maximize": maximize,
+                "group": group,
+                "base": base,
+            },
+        )
+
+    def _clear(self) -> None:
+        self._buffers = SampleBuffers()
+        self._accumulators: dict[Tensor, list[Tensor]] = {}
+        self._forms: dict[Any, Form[Any]] = {}
+        self._marks = GradientMarks([])
+        self._ranks_checked = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drops the samples since the last step."""
+        self._pending = False  # a sample waits: its gradient is taken in step()
+        self._folded: set[Tensor] = set()
+        self._folds = 0
+        self._poisoned = False  # a folded gradient was not finite
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, also in mid-training, with settings of their own or the defaults."""
+        if self._buffers.active:
+            raise RuntimeError("Parameters cannot be added inside a block of sampled(), nor inside the closure of a step.")
+        super().add_param_group(param_group)
+        try:
+            prepare(self.param_groups[-1])
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    # Samples.
+
+    @contextmanager
+    def sampled(self) -> Iterator[None]:
+        """A block in which the module holds one sample of the posterior; run the forward pass inside.
+
+        With `mc_samples=1` the backward pass may follow later, and what `.grad` holds when `step()` is called counts: clip,
+        unscale and accumulate as usual. With more samples run backward inside: each block's gradient is folded in at its end.
+        Several backwards in one block add up; several blocks are averaged.
+        """
+        with self._sample_in_module(late_backward=self.mc_samples == 1):
+            yield
+        if self.mc_samples > 1:
+            self._fold()
+
+    @contextmanager
+    def _sample_in_module(self, late_backward: bool) -> Iterator[None]:
+        if self._buffers.active:
+            raise RuntimeError("A sample is in the module already. Leave the block of sampled() first.")
+        self._settle()
+        parameters = self._trained()
+        if self._folds:
+            for p in parameters:
+                p.grad = None  # folded in already; the next block must not count it again
+        self._draw(parameters)
+        self._marks = GradientMarks(parameters)
+        with self._buffers.in_module(parameters, late_backward):
+            yield
+        self._pending = True
+
+    def _trained(self) -> list[Tensor]:
+        return [p for settings in self.param_groups for p in settings["params"] if p.requires_grad]
+
+    @torch.no_grad()
+    def _draw(self, parameters: list[Tensor]) -> None:
+        """A sample for every parameter that is trained, into the buffers. Streams are numbered over all ranks."""
+        stream = reduction.rank(self.process_group) * self.mc_samples + self._folds
+        generators: dict[torch.device, torch.Generator] = {}
+        self._buffers.release()
+        for settings in self.param_groups:
+            chosen = [p for p in settings["params"] if p.requires_grad]
+            for p in chosen:
+                self._buffers.require(p)
+                if not self.state[p]:
+                    self.state[p].update(engine.start_state(p, settings))
+            for bucket in self._buckets(chosen, settings):
+                device = bucket.parameters[0].device
+                if device not in generators:
+                    generators[device] = stream_generator(self.seed, self.steps, stream, device)
+                fetched = engine.fetch(bucket, self._states(bucket), settings)
+                theta = engine.draw(fetched, bucket, settings, generators[device])
+                bucket.write(theta, [self._buffers.values[p] for p in bucket.parameters])
+
+    def _buckets(self, parameters: list[Tensor], settings: dict[str, Any]) -> Iterator[Bucket]:
+        """Parameters that can be worked on together: of one dtype, device and age, in their order."""
+        runs: list[list[Tensor]] = []
+        kind: Any = None
+        for p in parameters:
+            this = (p.dtype, p.device, self.state[p]["steps"])
+            if not runs or this != kind:
+                runs.append([])
+            kind = this
+            runs[-1].append(p)
+        for run in runs:
+            yield from buckets(run, flat=settings["group"].elementwise, together=self.foreach)
+
+    def _states(self, bucket: Bucket) -> list[engine.ParameterState]:
+        return [self.state[p] for p in bucket.parameters]
+
+    def _samples(self, bucket: Bucket) -> list[Tensor]:
+        return [self._buffers.values[p] for p in bucket.parameters]
+
+    # Gradients.
+
+    @torch.no_grad()
+    def _fold(self) -> None:
+        """Adds the covector of the present sample to those of this step's other samples."""
+        parameters = self._trained()
+        if all(p.grad is None for p in parameters):
+            raise RuntimeError("A block of sampled() ended without a gradient. With mc_samples > 1 call backward inside it.")
+        self._poisoned = self._poisoned or not self._gradients_finite(parameters)
+        for settings in self.param_groups:
+            chosen = [p for p in settings["params"] if p.requires_grad and p.grad is not None]
+            for p in chosen:
+                self._require_dense(p, settings)
+                for block in self._accumulators.get(p, []) if p not in self._folded else []:
+                    block.zero_()
+            for bucket in self._buckets(chosen, settings):
+                fetched = engine.fetch(bucket, self._states(bucket), settings)
+                for i, block in enumerate(engine.covector(fetched.element, bucket, self._samples(bucket), settings)):
+                    sums = [self._accumulator(p, i, block, bucket.flat) for p in bucket.parameters]
+                    bucket.write(block + bucket.read(sums, block.dtype), sums)
+            self._folded.update(chosen)
+        self._folds += 1
+        self._pending = False
+        self._marks = GradientMarks(parameters)
+
+    def _accumulator(self, p: Tensor, index: int, block: Tensor, flat: bool) -> Tensor:
+        blocks = self._accumulators.setdefault(p, [])
+        if len(blocks) == index:
+            blocks.append(torch.zeros_like(p, dtype=block.dtype, requires_grad=False) if flat else torch.zeros_like(block))
+        return blocks[index]
+
+    def _settle(self, keep_unanswered: bool = False) -> None:
+        """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
+        if not self._pending:
+            return
+        fresh = [p for p in self._trained() if self._marks.changed(p)]
+        if fresh and self._gradients_finite(fresh):
+            self._fold()
+        elif fresh or not keep_unanswered:
+            self._pending = False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears gradients. A sample whose gradient has come is folded in first: no sample is ever discarded by this."""
+        if not self._buffers.active:
+            self._settle(keep_unanswered=True)
+        super().zero_grad(set_to_none)
+        self._marks = GradientMarks(self._trained())
+
+    def _gradients_finite(self, parameters: list[Tensor]) -> bool:
+        gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+        if not gradients:
+            return True
+        norms = torch._foreach_norm(gradients, float("inf"))  # pyright: ignore[reportPrivateImportUsage]
+        return all(bool(torch.isfinite(norm)) for norm in norms)
+
+    def _require_dense(self, p: Tensor, settings: dict[str, Any]) -> None:
+        if p.grad is not None and p.grad.layout != torch.strided:
+            name = next(name for name, q in named(settings) if q is p)
+            raise ValueError(
+                f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
+            )
+
+    # Steps.
+
+    def step(self, closure: Callable[..., Any] | None = None, *, batch: tuple[Any, ...] | None = None) -> Any:
+        """One step of the rule.
+
+        With a closure: it is called with `mc_samples` samples of the posterior in the module, one after the other, and returns
+        the mean loss. Without: the samples of the blocks of `sampled()` since the last step are used.
+
+        With `batch`, a tuple of tensors, the closure is called with an equal part of each for every sample: several samples at
+        the cost of one.
+        """
+        loss = None
+        if closure is not None:
+            loss = self._evaluate(closure, batch)
+        elif batch is not None:
+            raise ValueError("batch goes with a closure, which is called with a part of it for every sample.")
+        elif not (self._pending or self._folds):
+            raise RuntimeError(
+                "step() without a sample: the gradients were taken at the point the module holds, not at a sample. "
+                "Pass a closure, or run the forward pass inside `with optimizer.sampled():`."
+            )
+        if self._folds:
+            if self._pending:
+                self._fold()
+            self._refuse_late_changes()
+        self._apply()
+        return loss
+
+    def _evaluate(self, closure: Callable[..., Any], batch: tuple[Any, ...] | None) -> Any:
+        parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
+        losses = []
+        try:
+            for part in parts:
+                with self._sample_in_module(late_backward=False), torch.enable_grad():
+                    losses.append(closure(*part))
+                if self.mc_samples > 1:
+                    self._fold()
+        except BaseException:
+            self._forget()
+            raise
+        if all(isinstance(loss, Tensor) for loss in losses):
+            return torch.stack([loss.detach() for loss in losses]).mean(0) if len(losses) > 1 else losses[0]
+        return losses[-1]
+
+    def _refuse_late_changes(self) -> None:
+        changed = [p for p in self._trained() if self._marks.changed(p) and p.grad is not None and bool(p.grad.any())]
+        if changed:
+            raise RuntimeError(
+                f"Gradients of {len(changed)} parameters were changed after their samples had been folded in, which would not "
+                "count. With several samples clip, unscale and accumulate inside the closure or the block."
+            )
+
+    @torch.no_grad()
+    def _apply(self) -> None:
+        """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
+        parameters = self._trained()
+        has_gradient = [p in self._folded if self._folds else p.grad is not None for p in parameters]
+        finite = not self._poisoned and (bool(self._folds) or self._gradients_finite(parameters))
+        flags = torch.tensor(
+            [not finite, *has_gradient], dtype=torch.int32, device=parameters[0].device if parameters else None
+        )
+        lost, *active = reduction.any_rank(flags, self.process_group).tolist()
+        if lost:
+            self._forget()
+            if self.nonfinite == "skip":
+                self.skipped += 1
+                return
+            raise NonFiniteError(
+                f"A gradient was not finite at step {self.steps}; nothing was changed. Lower lr or the loss's scale, "
+                'or pass nonfinite="skip" to leave such steps out.'
+            )
+        self._require_own_gradients(parameters)
+        chosen_ones = {p for p, use in zip(parameters, active, strict=True) if use}
+        for settings in self.param_groups:
+            chosen = [p for p in settings["params"] if p in chosen_ones]
+            for p in chosen:
+                self._require_dense(p, settings)
+            for bucket in self._buckets(chosen, settings):
+                fetched = engine.fetch(bucket, self._states(bucket), settings)
+                xi = self._folded_covector(bucket, fetched.element) if self._folds else engine.covector(
+                    fetched.element, bucket, self._samples(bucket), settings
+                )  # fmt: skip
+                xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), self.process_group))
+                form = self._form(settings, fetched.element)
+                self.bounded = self.bounded + engine.advance(fetched, bucket, self._states(bucket), settings, form, xi)
+            for p in chosen:
+                self.state[p]["steps"] += 1
+        self.steps += 1
+        self._forget()
+
+    def _folded_covector(self, bucket: Bucket, element: Any) -> Any:
+        dtype = engine.working_dtype(bucket.parameters[0])
+        for p in bucket.parameters:
+            if p not in self._folded:  # only another rank has a gradient
+                for index, block in enumerate(element):
+                    self._accumulator(p, index, block, bucket.flat).zero_()
+        sums = [bucket.read([self._accumulators[p][i] for p in bucket.parameters], dtype) for i in range(len(element))]
+        return type(element)(*(block / self._folds for block in sums))
+
+    def _form(self, settings: dict[str, Any], element: Any) -> Form[Any]:
+        """The metric's form, computed once for a group and base; for matrix groups once for each shape."""
+        group, base, metric = settings["group"], settings["base"], settings["metric"]
+        shape = None if group.elementwise else group.event_shape(element)
+        key = (group, id(base), metric, shape)
+        if key not in self._forms:
+            self._forms[key] = metric.on(group, base, element)
+        return self._forms[key]
+
+    def _require_own_gradients(self, parameters: list[Tensor]) -> None:
+        """Once: ranks have different samples, so equal gradients mean that something has averaged them."""
+        if self._ranks_checked or reduction.world_size(self.process_group) == 1:
+            return
+        self._ranks_checked = True
+        gradients = [p.grad.double().norm() for p in parameters if p.grad is not None]
+        total = float(torch.stack(gradients).sum()) if gradients else 0.0
+        same = reduction.equal_on_all_ranks(total, parameters[0].device, self.process_group)
+        noisy = any(settings["base"] != Dirac() for settings in self.param_groups)
+        if same and noisy and total > 0:
+            raise RuntimeError(
+                "All ranks have the same gradients although their samples differ: DistributedDataParallel has averaged them, "
+                "which shrinks the scale's covector. Call liebayes.optim.local_gradients(ddp_model) once, before training."
+            )
+
+    # Checkpoints: tensors, numbers and strings only.
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for torch.save; `torch.load(weights_only=True)` reads it back."""
+        saved = super().state_dict()
+        saved["param_groups"] = [written(settings) for settings in saved["param_groups"]]
+        saved["liebayes"] = {
+            "noise": NOISE_STREAM,
+            "seed": self.seed,
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "bounded": int(self.bounded),
+        }
+        return saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues from a checkpoint, to the bit. Groups, bases, metrics and priors must be those it was written with."""
+        own = state_dict.get("liebayes")
+        if own is None:
+            raise ValueError("This is not a checkpoint of a liebayes optimizer: it has no entry 'liebayes'.")
+        if own["noise"] != NOISE_STREAM:
+            raise ValueError(f"The checkpoint's noise is {own['noise']!r}, but this optimizer draws {NOISE_STREAM!r}.")
+        count = len(state_dict["param_groups"])
+        if count != len(self.param_groups):
+            raise ValueError(f"The checkpoint has {count} parameter groups, but this optimizer has {len(self.param_groups)}.")
+        restored = []
+        for settings, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for key in OBJECTS:
+                mine = describe(settings[key])
+                if mine != saved[key]:
+                    raise ValueError(
+                        f"The checkpoint was written with {key} {saved[key]!r}, but this optimizer has {mine!r}. "
+                        "Build the optimizer with the same settings."
+                    )
+            restored.append({**saved, **{key: settings[key] for key in OBJECTS}})
+        super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
+        # torch casts states to their parameter's dtype; ours keep their own.
+        numbers = [number for saved in restored for number in saved["params"]]
+        parameters = [p for settings in self.param_groups for p in settings["params"]]
+        for number, p in zip(numbers, parameters, strict=True):
+            for name, value in state_dict["state"].get(number, {}).items():
+                self.state[p][name] = value.detach().to(p.device, copy=True) if isinstance(value, Tensor) else value
+        self.seed, self.steps = own["seed"], own["steps"]
+        self.skipped, self.bounded = own["skipped"], own["bounded"]
+        self._clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Samples and buffers do not travel: a copy starts between two steps.
+        own = ("mc_samples", "nonfinite", "foreach", "seed", "steps", "skipped")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}, "bounded": int(self.bounded)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.process_group = None
+        self._clear()
+
+    # The posterior.
+
+    def families(self) -> dict[Tensor, Family[Any]]:
+        """The member of its family that each trained parameter has reached."""
+        found: dict[Tensor, Family[Any]] = {}
+        with torch.no_grad():
+            for settings in self.param_groups:
+                for p in settings["params"]:
+                    if p.requires_grad:
+                        state = self.state[p] or engine.start_state(p, settings)
+                        found[p] = engine.family(p, state, settings)
+        return found
+
+    def posterior(self, model: nn.Module) -> Posterior:
+        """A snapshot of the posterior over the model's weights, buffers included; it does not follow later training."""
+        families = self.families()
+        temperature = {settings["temperature"] for settings in self.param_groups}
+        members = {name: families[p] for name, p in model.named_parameters() if p in families}
+        if not members:
+            raise ValueError("None of the model's parameters is trained by this optimizer. Pass the model it was built for.")
+        return Posterior(model, members, temperature=max(temperature))
+
+
+def _split(batch: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    sizes = {len(tensor) for tensor in batch}
+    if len(sizes) != 1:
+        raise ValueError(f"The tensors of a batch must have one length, but have {sorted(sizes)}.")
+    size = sizes.pop()
+    if size % parts:
+        raise ValueError(f"A batch of {size} cannot be split into {parts} equal parts, one for each sample.")
+    step = size // parts
+    return [tuple(tensor[i : i + step] for tensor in batch) for i in range(0, size, step)]

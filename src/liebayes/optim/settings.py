@@ -1,0 +1,104 @@
+"""The settings of a parameter group: checked once, in words a user can act on, and written into checkpoints as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..bases import Base
+from ..groups import LieGroup, Product
+from ..rule import Metric
+from ..rule.family import require_fit
+from .layout import layout_for
+
+Prior = float | Callable[[Tensor], Tensor]
+
+OBJECTS = ("group", "base", "metric", "prior")
+"""Settings that are objects: a checkpoint holds their text, and the optimizer that loads it must have the same."""
+
+
+def prepare(settings: dict[str, Any]) -> None:
+    """Checks a new parameter group and brings its settings into the form the optimizer uses."""
+    _require_numbers(settings)
+    group, base = settings["group"], settings["base"]
+    if isinstance(group, Product) or not isinstance(group, LieGroup):
+        raise ValueError(
+            f"A parameter group has one Lie group, but got {group!r}. The product of several is several parameter groups: "
+            '[{"params": ..., "group": ..., "base": ...}, ...].'
+        )
+    if not isinstance(base, Base):
+        raise ValueError(f"A base distribution was expected, but got {base!r}. Take one of liebayes.bases.")
+    if not isinstance(settings["metric"], Metric):
+        raise ValueError(f"metric must be Absorbed(), Fisher() or Adaptive(), but got {settings['metric']!r}.")
+    settings["base"] = base = base.scaled(settings.pop("initial_scale"))
+    require_fit(group, base)
+    settings["metric"].on(group, base, group.identity(torch.ones(2)))  # a pair without a metric is refused before any step
+    scale_lr = settings.pop("scale_lr")
+    if scale_lr is not None and settings["lr"] == 0:
+        raise ValueError("scale_lr is kept as a multiple of lr, so lr must not be 0 at the start. Warm up with a scheduler.")
+    settings["scale_lr_ratio"] = 1.0 if scale_lr is None else scale_lr / settings["lr"]
+    if settings["scale_momentum"] is None:
+        settings["scale_momentum"] = settings["momentum"]
+    for name, p in named(settings):
+        require_parameter(name, p, group)
+        layout_for(group, base, p.dtype)
+
+
+def named(settings: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    """Parameters with a name for messages: their own where the optimizer was given named parameters."""
+    names = settings.get("param_names") or [f"number {i}" for i in range(len(settings["params"]))]
+    return list(zip(names, settings["params"], strict=True))
+
+
+def require_parameter(name: str, p: Tensor, group: LieGroup[Any]) -> None:
+    """Refuses what the rule cannot train."""
+    what = f"The parameter {name} of shape {tuple(p.shape)}"
+    if p.dtype.is_complex:
+        raise ValueError(f"{what} is complex ({p.dtype}). Train its real and imaginary parts, with torch.view_as_real.")
+    if not p.dtype.is_floating_point:
+        raise ValueError(f"{what} has the dtype {p.dtype}, but only floating-point parameters have a posterior. Leave it out.")
+    if p.layout != torch.strided:
+        raise ValueError(f"{what} is sparse ({p.layout}). Give a dense parameter.")
+    if group.positive and not bool((p > 0).all()):
+        raise ValueError(
+            f"{what} has values that are not positive, but {group} acts on positive numbers. Convert the network with a sign "
+            "constraint (weight = w⁺ − w⁻, or fixed signs), so that it has positive magnitudes, or use AffineBLR."
+        )
+
+
+def written(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as numbers, strings and lists."""
+    return {key: describe(value) if key in OBJECTS else value for key, value in settings.items()}
+
+
+def describe(value: Any) -> Any:
+    """The text of an object; functions are known by their name only."""
+    if callable(value):
+        return f"function {getattr(value, '__qualname__', type(value).__name__)}"
+    return value if isinstance(value, (int, float, str)) else repr(value)
+
+
+def _require_numbers(settings: dict[str, Any]) -> None:
+    def require(name: str, ok: bool, expected: str) -> None:
+        if not ok:
+            raise ValueError(f"{name} must be {expected}, but got {settings[name]!r}.")
+
+    def number(name: str) -> bool:
+        value = settings[name]
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+    require("lr", number("lr") and settings["lr"] >= 0, "zero or positive")
+    require("data_size", number("data_size") and settings["data_size"] >= 1, "the number of training data, at least 1")
+    require("temperature", number("temperature") and settings["temperature"] >= 0, "zero or positive")
+    require("momentum", number("momentum") and 0 <= settings["momentum"] < 1, "in [0, 1)")
+    require("initial_scale", number("initial_scale") and settings["initial_scale"] > 0, "positive")
+    for name in ("scale_lr", "max_step"):
+        require(name, settings[name] is None or (number(name) and settings[name] > 0), "positive, or None")
+    beta = settings["scale_momentum"]
+    require("scale_momentum", beta is None or (number("scale_momentum") and 0 <= beta < 1), "in [0, 1), or None")
+    prior = settings["prior"]
+    require("prior", callable(prior) or (number("prior") and prior >= 0), "a precision of zero or more, or a function")

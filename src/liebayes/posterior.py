@@ -1,0 +1,322 @@
+"""What training leaves: a posterior over the weights of a module.
+
+A `Posterior` is a snapshot: for every trained parameter the member of its family, for everything else its value, buffers
+included. It refers to the module for its architecture, and never changes it but inside `sampled()`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.func import functional_call
+
+from . import bases as _bases
+from . import groups as _groups
+from .bases import Base
+from .groups import LieGroup
+from .prediction import ClassPrediction, RegressionPrediction, classify, input_batches, regress
+from .rule import Family
+
+FORMAT = "liebayes posterior 1"
+
+
+class Posterior:
+    """A distribution over the weights of a module; `optimizer.posterior(model)` makes one, `Posterior.load` reads one.
+
+    Args:
+        model: the module, used for its architecture; wrappers of torch.compile and data parallelism are taken off.
+        families: for the names of trained parameters, the member of its family.
+        temperature: the τ it was trained with, for the record.
+    """
+
+    def __init__(self, model: nn.Module, families: Mapping[str, Family[Any]], *, temperature: float = 1.0) -> None:
+        self.model = unwrap(model)
+        self.families = {_plain(name): family for name, family in families.items()}
+        self.temperature = temperature
+        fixed = {name: p for name, p in self.model.named_parameters() if name not in self.families}
+        self.fixed = {name: p.detach().clone() for name, p in fixed.items()}
+        self.buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+        self._dtypes = {name: p.dtype for name, p in self.model.named_parameters()}
+
+    # Weights.
+
+    def sample(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """One set of weights: a draw for every trained parameter, the value of every other."""
+        drawn = {name: family.sample((), generator).to(self._dtypes[name]) for name, family in self.families.items()}
+        return {**drawn, **self.fixed}
+
+    def mean(self) -> dict[str, Tensor]:
+        """E[θ] for every parameter. A base without a mean (Cauchy) says so."""
+        return {**{n: f.mean.to(self._dtypes[n]) for n, f in self.families.items()}, **self.fixed}
+
+    def std(self) -> dict[str, Tensor]:
+        """The standard deviation of every trained parameter."""
+        return {name: family.stddev for name, family in self.families.items()}
+
+    def point(self) -> dict[str, Tensor]:
+        """The point the module holds between steps: the shift of additive and affine groups, otherwise the mean."""
+        points = {n: f.element.shift if hasattr(f.element, "shift") else f.mean for n, f in self.families.items()}
+        return {**{n: value.to(self._dtypes[n]) for n, value in points.items()}, **self.fixed}
+
+    def log_prob(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """The log density of the trained parameters in a set of weights."""
+        missing = sorted(set(self.families) - set(weights))
+        if missing:
+            raise ValueError(f"log_prob needs a tensor for every trained parameter, but these are missing: {missing}.")
+        return torch.stack([family.log_prob(weights[name].to(family.dtype)) for name, family in self.families.items()]).sum()
+
+    def as_distribution(self) -> dict[str, Distribution]:
+        """The posterior of each trained parameter as a `torch.distributions` object, where the family has one."""
+        return {name: family.as_distribution() for name, family in self.families.items()}
+
+    @contextmanager
+    def sampled(self, generator: torch.Generator | None = None) -> Iterator[nn.Module]:
+        """A block in which the module holds one sample and the snapshot's buffers; afterwards it is what it was."""
+        with self._installed(self.sample(generator)):
+            yield self.model
+
+    @contextmanager
+    def _installed(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        slots = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        values = {**weights, **{name: value.clone() for name, value in self.buffers.items()}}
+        kept = {name: slot.data for name, slot in slots.items()}
+        try:
+            for name, value in values.items():
+                slots[name].data = value
+            yield
+        finally:
+            for name, value in kept.items():
+                slots[name].data = value
+
+    # Predictions.
+
+    @overload
+    def predict(
+        self,
+        inputs: Any,
+        samples: int = ...,
+        *,
+        batch_size: int | None = ...,
+        task: Literal["classification"] = ...,
+        seed: int = ...,
+    ) -> ClassPrediction: ...
+
+    @overload
+    def predict(
+        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ..., task: Literal["regression"], seed: int = ...
+    ) -> RegressionPrediction: ...
+
+    def predict(
+        self,
+        inputs: Any,
+        samples: int = 32,
+        *,
+        batch_size: int | None = None,
+        task: Literal["classification", "regression"] = "classification",
+        seed: int = 0,
+    ) -> ClassPrediction | RegressionPrediction:
+        """The posterior predictive (Sec. 5): the average over one set of draws from the posterior.
+
+        Args:
+            inputs: a tensor of inputs, or an iterable of batches such as a `DataLoader`, whose targets are passed over.
+            samples: how many draws; 0 predicts with the point estimate.
+            batch_size: splits a tensor of inputs; all at once by default.
+            task: "classification", for models that return logits, or "regression", for models that return a mean, or a pair of
+                a mean and a noise variance.
+            seed: fixes the draws.
+        """
+        if task not in ("classification", "regression"):
+            raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
+        if int(samples) != samples or samples < 0:
+            raise ValueError(f"samples must be a whole number, 0 for the point estimate, but got {samples}.")
+        first = next(iter(self.families.values()))
+        generator = torch.Generator(device=first.device).manual_seed(seed)
+        batches = input_batches(inputs, batch_size, first.device)
+
+        def outputs() -> Iterator[list[Any]]:
+            # Weights change once for all inputs: new ones for every batch would cost more, and would not be one function.
+            for _ in range(max(samples, 1)):
+                weights = {**(self.sample(generator) if samples else self.point()), **self.buffers}
+                yield [functional_call(self.model, weights, (batch,)) for batch in batches]
+
+        with torch.no_grad(), evaluation_mode(self.model):
+            return classify(outputs()) if task == "classification" else regress(outputs())
+
+    def recompute_statistics(self, loader: Iterable[Any], *, sample: bool = False, seed: int = 0) -> None:
+        """Sets the running statistics of batch norms to those of the point estimate, or of one sample, on the given inputs.
+
+        In training they come from sampled weights, each batch from another sample.
+        """
+        norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+        if not norms:
+            return
+        first = next(iter(self.families.values()))
+        weights = self.sample(torch.Generator(device=first.device).manual_seed(seed)) if sample else self.point()
+        momenta = [norm.momentum for norm in norms]
+        with torch.no_grad(), evaluation_mode(self.model), self._installed(weights):
+            for norm in norms:
+                norm.train()
+                norm.reset_running_stats()
+                norm.momentum = None  # a plain average over batches
+            try:
+                for batch in input_batches(loader, None, first.device):
+                    self.model(batch)
+            finally:
+                for norm, momentum in zip(norms, momenta, strict=True):
+                    norm.momentum = momentum
+            self.buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+
+    # Files.
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the posterior as safetensors, with a readable header; needs the package `safetensors`.
+
+        The file appears whole or not at all.
+        """
+        from safetensors.torch import save_file
+
+        from . import __version__
+
+        tensors: dict[str, Tensor] = {}
+        header: dict[str, Any] = {}
+        for name, family in self.families.items():
+            header[name] = {"group": repr(family.group), "base": repr(family.base)}
+            for field, block in zip(family.element._fields, family.element, strict=True):
+                tensors[f"element/{field}/{name}"] = block.contiguous()
+        tensors |= {f"fixed/{name}": value.contiguous() for name, value in self.fixed.items()}
+        tensors |= {f"buffer/{name}": value.contiguous() for name, value in self.buffers.items()}
+        metadata = {
+            "format": FORMAT,
+            "liebayes": __version__,
+            "torch": torch.__version__,
+            "temperature": repr(float(self.temperature)),
+            "families": json.dumps(header, indent=1),
+        }
+        path = Path(path)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+        try:
+            save_file({key: value.clone() for key, value in tensors.items()}, partial, metadata=metadata)
+            os.replace(partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        *,
+        groups: Iterable[LieGroup[Any]] = (),
+        bases: Iterable[Base] = (),
+    ) -> Posterior:
+        """Reads a posterior for a module of the same architecture. Groups and bases of the user's own are passed along."""
+        from safetensors import safe_open
+
+        known_groups = {repr(group): group for group in [*_library_groups(), *groups]}
+        known_bases = {repr(base): base for base in bases}
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise ValueError(f"{path} is not a posterior of liebayes: its format is {metadata.get('format')!r}.")
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        header = json.loads(metadata["families"])
+        plain = unwrap(model)
+        expected = dict(plain.named_parameters())
+        families: dict[str, Family[Any]] = {}
+        for name, entry in header.items():
+            if name not in expected:
+                raise ValueError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
+            group = known_groups.get(entry["group"])
+            if group is None:
+                raise ValueError(
+                    f"{path} uses the group {entry['group']}. Pass it: Posterior.load(path, model, groups=[...])."
+                )
+            base = known_bases.get(entry["base"]) or _library_base(entry["base"])
+            if base is None:
+                raise ValueError(f"{path} uses the base {entry['base']}. Pass it: Posterior.load(path, model, bases=[...]).")
+            kind: Any = type(group.at(torch.ones(1)))
+            device = expected[name].device
+            element = kind(**{field: tensors[f"element/{field}/{name}"].to(device) for field in kind._fields})
+            family = Family(group, base, element)
+            if family.event_shape != expected[name].shape:
+                raise ValueError(
+                    f"{path} has the shape {tuple(family.event_shape)} for the parameter {name}, but the model has "
+                    f"{tuple(expected[name].shape)}."
+                )
+            families[name] = family
+        posterior = cls(plain, families, temperature=float(metadata["temperature"]))
+        for kind_name, store in (("fixed", posterior.fixed), ("buffer", posterior.buffers)):
+            for name in store:
+                if f"{kind_name}/{name}" not in tensors:
+                    raise ValueError(f"{path} has no {kind_name} value for {name}. It was saved from another architecture.")
+                store[name] = tensors[f"{kind_name}/{name}"].to(store[name].device)
+        return posterior
+
+    def __repr__(self) -> str:
+        count = sum(family.event_shape.numel() for family in self.families.values())
+        kinds = sorted({f"{family.group} on {family.base}" for family in self.families.values()})
+        return f"Posterior({count:,} weights: {'; '.join(kinds)})"
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside torch.compile and data-parallel wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def _plain(name: str) -> str:
+    """A parameter's name without the prefixes of wrappers."""
+    while name.startswith(("_orig_mod.", "module.")):
+        name = name.split(".", 1)[1]
+    return name
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; every submodule gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _library_groups() -> list[LieGroup[Any]]:
+    return [
+        _groups.Additive(),
+        _groups.Multiplicative(),
+        _groups.DiagonalAffine(),
+        _groups.Affine(),
+        _groups.TriangularAffine(),
+    ]
+
+
+def _library_base(text: str) -> Base | None:
+    """A base of the library from its text, such as `Laplace(scale=0.005)`: numbers only, nothing is evaluated."""
+    name, _, rest = text.partition("(")
+    kind = getattr(_bases, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Base) and rest.endswith(")")):
+        return None
+    try:
+        arguments = dict(part.split("=") for part in rest[:-1].split(", ") if part)
+        return kind(**{key: float(value) for key, value in arguments.items()})
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,32 @@
+"""`torch.func.vmap` for a function of tensors to one number, without its treatment of nested arguments.
+
+That treatment costs as much as a small loss itself. What is left are the four calls it makes; where a version of torch does
+not have them, the public function is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_NEEDED = ("_vmap_increment_nesting", "_vmap_decrement_nesting", "_add_batch_dim", "_remove_batch_dim")
+
+
+def short_vmap(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`torch.func.vmap(f, randomness="different")`. Call the public one once before, which loads what it needs."""
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is None or not all(hasattr(functorch, name) for name in _NEEDED):
+        return torch.func.vmap(f, randomness="different")
+
+    def vectorized(*leaves: Tensor) -> Tensor:
+        size = leaves[0].shape[0]
+        level = functorch._vmap_increment_nesting(size, "different")
+        try:
+            value = f(*(functorch._add_batch_dim(leaf, 0, level) for leaf in leaves))
+            return functorch._remove_batch_dim(value, level, size, 0)
+        finally:
+            functorch._vmap_decrement_nesting()
+
+    return vectorized
