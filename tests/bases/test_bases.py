@@ -1,5 +1,7 @@
 """Every base against scipy: draws, density, score, moments and Fisher constants (3.2, A.4)."""
 
+import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -8,8 +10,22 @@ import torch
 from oracles.expectation import nodes_and_weights
 from registry import BASES, SMOOTH, BaseCase
 from scipy import integrate, stats
+from user_defined import Logistic
 
-from liebayes.bases import Base, Cauchy, Dirac, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
+from liebayes.bases import (
+    Base,
+    Cauchy,
+    Dirac,
+    Exponential,
+    Gumbel,
+    Laplace,
+    LogNormal,
+    Normal,
+    Rayleigh,
+    StudentT,
+    Uniform,
+    Wrapped,
+)
 from liebayes.bases.base import QuantileBase, narrow
 
 every_base = pytest.mark.parametrize("case", BASES, ids=str)
@@ -36,9 +52,7 @@ def expectation(case: BaseCase, f) -> float:
         return f(x) * density if density > 1e-200 else 0.0
 
     pieces = [
-        integrate.quad(weighted, a, b, epsabs=1e-13, epsrel=1e-12, limit=400)[0]
-        for a, b in zip(knots[:-1], knots[1:], strict=True)
-        if b > a
+        integrate.quad(weighted, a, b, epsabs=1e-13, epsrel=1e-12, limit=400)[0] for a, b in itertools.pairwise(knots) if b > a
     ]
     return sum(pieces)
 
@@ -185,10 +199,14 @@ def test_moments_and_entropy(case: BaseCase) -> None:
         assert case.base.variance == pytest.approx(float(case.scipy.var()), rel=1e-8)
 
 
-@every_base
+CLOSED = [case for case in BASES if dataclasses.is_dataclass(case.base)]
+"""The bases of the library, which give closed forms; the others have nothing but quadrature."""
+
+
+@pytest.mark.parametrize("case", CLOSED, ids=str)
 def test_quadrature_gives_the_closed_moments(case: BaseCase) -> None:
     """What a user's base would get, from the same density."""
-    quadrature = _forgetful(case.base)
+    quadrature = dataclasses.replace(case.base)
     assert Base.entropy.fget(quadrature) == pytest.approx(case.base.entropy, abs=1e-8)
     if case.variance:
         assert Base.mean.fget(quadrature) == pytest.approx(case.base.mean, abs=1e-8)
@@ -209,21 +227,13 @@ def test_fisher_constants_against_scipy(case: BaseCase) -> None:
         assert case.base.fisher_cross == pytest.approx(cross, abs=1e-7)
 
 
-@pytest.mark.parametrize("case", SMOOTH, ids=str)
+@pytest.mark.parametrize("case", [case for case in CLOSED if case.fisher_scale], ids=str)
 def test_quadrature_gives_the_closed_fisher_constants(case: BaseCase) -> None:
-    quadrature = _forgetful(case.base)
+    quadrature = dataclasses.replace(case.base)
     assert Base.fisher_scale.fget(quadrature) == pytest.approx(case.base.fisher_scale, rel=1e-8)
     if case.fisher_shift:
         assert Base.fisher_shift.fget(quadrature) == pytest.approx(case.base.fisher_shift, rel=1e-8)
         assert Base.fisher_cross.fget(quadrature) == pytest.approx(case.base.fisher_cross, abs=1e-8)
-
-
-def _forgetful(base: Base) -> Base:
-    """A copy without the notes of earlier quadrature."""
-    copy = object.__new__(type(base))
-    names = ("scale", "df", "half_width", "sigma", "mu", "distribution", "support", "_dtype")
-    vars(copy).update({key: value for key, value in vars(base).items() if key in names})
-    return copy
 
 
 @pytest.mark.parametrize("case", SMOOTH, ids=str)
@@ -334,12 +344,11 @@ def test_kl_is_an_integral(case: BaseCase, scale: float, shift: float) -> None:
     if case.half_line and shift:
         return
     log_scale, b = torch.tensor(scale, dtype=torch.float64).log(), torch.tensor(shift, dtype=torch.float64)
-    try:
-        closed = float(case.base.kl(log_scale, b))
-    except ValueError as error:
-        assert "Estimate it from samples" in str(error)
-        assert type(case.base).__name__ in ("StudentT", "Logistic", "Wrapped")
+    if isinstance(case.base, (StudentT, Logistic, Wrapped)):
+        with pytest.raises(ValueError, match="Estimate it from samples"):
+            case.base.kl(log_scale, b)
         return
+    closed = float(case.base.kl(log_scale, b))
     if isinstance(case.base, Uniform) and scale < 1:
         assert closed == math.inf
         return

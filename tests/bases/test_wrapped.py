@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from scipy import stats
-from torch import distributions as D
+from torch import distributions
 from user_defined import Logistic
 
 from liebayes.bases import from_distribution
@@ -16,20 +16,20 @@ def number(value: float) -> torch.Tensor:
 
 
 CASES = [
-    (D.Normal(number(0.5), number(2.0)), stats.norm(0.5, 2.0), 1 / 4),
-    (D.Laplace(number(0.0), number(0.5)), stats.laplace(scale=0.5), 4.0),
-    (D.Gumbel(number(0.0), number(1.0)), stats.gumbel_r(), 1.0),
-    (D.StudentT(number(6.0)), stats.t(6), 7 / 9),
-    (D.HalfNormal(number(2.0)), stats.halfnorm(scale=2.0), None),
-    (D.Gamma(number(4.0), number(2.0)), stats.gamma(4, scale=0.5), 2.0),  # E[s²] = rate²/(shape − 2)
-    (D.LogNormal(number(0.2), number(0.5)), stats.lognorm(0.5, scale=math.exp(0.2)), None),
-    (D.Weibull(number(2.0), number(1.5)), stats.weibull_min(1.5, scale=2.0), None),
-    (D.Beta(number(4.0), number(5.0)), stats.beta(4, 5), None),
+    (distributions.Normal(number(0.5), number(2.0)), stats.norm(0.5, 2.0), 1 / 4),
+    (distributions.Laplace(number(0.0), number(0.5)), stats.laplace(scale=0.5), 4.0),
+    (distributions.Gumbel(number(0.0), number(1.0)), stats.gumbel_r(), 1.0),
+    (distributions.StudentT(number(6.0)), stats.t(6), 7 / 9),
+    (distributions.HalfNormal(number(2.0)), stats.halfnorm(scale=2.0), None),
+    (distributions.Gamma(number(4.0), number(2.0)), stats.gamma(4, scale=0.5), 2.0),  # E[s²] = rate²/(shape − 2)
+    (distributions.LogNormal(number(0.2), number(0.5)), stats.lognorm(0.5, scale=math.exp(0.2)), None),
+    (distributions.Weibull(number(2.0), number(1.5)), stats.weibull_min(1.5, scale=2.0), None),
+    (distributions.Beta(number(4.0), number(5.0)), stats.beta(4, 5), None),
 ]
 
 
 @pytest.mark.parametrize(("distribution", "reference", "shift"), CASES, ids=[type(case[0]).__name__ for case in CASES])
-def test_any_univariate_distribution(distribution: D.Distribution, reference, shift: float | None) -> None:
+def test_any_univariate_distribution(distribution: distributions.Distribution, reference, shift: float | None) -> None:
     base = from_distribution(distribution)
     assert base.mean == pytest.approx(float(reference.mean()), rel=1e-7, abs=1e-8)
     assert base.variance == pytest.approx(float(reference.var()), rel=1e-7)
@@ -43,22 +43,26 @@ def test_any_univariate_distribution(distribution: D.Distribution, reference, sh
 
 
 def test_edges_are_refused_by_name() -> None:
-    for distribution in (D.Uniform(number(-1.0), number(1.0)), D.Exponential(number(1.0)), D.HalfNormal(number(1.0))):
+    for distribution in (
+        distributions.Uniform(number(-1.0), number(1.0)),
+        distributions.Exponential(number(1.0)),
+        distributions.HalfNormal(number(1.0)),
+    ):
         with pytest.raises(ValueError, match=f"{type(distribution).__name__}.*edge"):
             _ = from_distribution(distribution).fisher_shift
     with pytest.raises(ValueError, match=r"Pareto.*edge"):
-        _ = from_distribution(D.Pareto(number(1.0), number(3.0))).fisher_scale
+        _ = from_distribution(distributions.Pareto(number(1.0), number(3.0))).fisher_scale
 
 
 @pytest.mark.parametrize(
     ("distribution", "message"),
     [
-        (D.Normal(torch.zeros(2), torch.ones(2)), "univariate"),
-        (D.MultivariateNormal(torch.zeros(2), torch.eye(2)), "univariate"),
-        (D.Poisson(number(1.0)), "discrete"),
+        (distributions.Normal(torch.zeros(2), torch.ones(2)), "univariate"),
+        (distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)), "univariate"),
+        (distributions.Poisson(number(1.0)), "discrete"),
     ],
 )
-def test_what_is_no_base(distribution: D.Distribution, message: str) -> None:
+def test_what_is_no_base(distribution: distributions.Distribution, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_distribution(distribution)
 

@@ -6,7 +6,7 @@ end point of two of them.
 
 import numpy as np
 import torch
-from registry import BaseCase
+from registry import BaseCase, GroupCase
 from torch import Tensor
 
 ORDER = 12
@@ -38,3 +38,10 @@ def plane(case: BaseCase) -> tuple[Tensor, Tensor]:
     x, w = x[w > 1e-22], w[w > 1e-22]  # what is left out is below rounding, also for fourth powers
     first, second = torch.meshgrid(x, x, indexing="ij")
     return torch.stack([first, second], -1).reshape(-1, 2), torch.outer(w, w).reshape(-1)
+
+
+def rule_of(group: GroupCase, case: BaseCase) -> tuple[Tensor, Tensor, Tensor]:
+    """A parameter like θ, points ε and weights: one coordinate says everything for an elementwise group, two for others."""
+    if group.group.elementwise:
+        return torch.zeros((), dtype=torch.float64), *nodes_and_weights(case)
+    return torch.zeros(2, dtype=torch.float64), *plane(case)
