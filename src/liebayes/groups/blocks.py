@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 E = TypeVar("E")
@@ -29,5 +28,5 @@ def with_blocks(X: E, blocks: Sequence[Any]) -> E:
 
 
 def is_plain(X: Any) -> bool:
-    """A NamedTuple of tensors, as the elements of all groups but products are."""
-    return hasattr(X, "_make") and all(isinstance(block, Tensor) for block in X)
+    """A NamedTuple, whose fields are the blocks; only products nest them, in tuples and dictionaries."""
+    return hasattr(X, "_fields")

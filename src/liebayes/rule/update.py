@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..groups import LieGroup, blocks_of, map_blocks, with_blocks
 from .metric import Form
@@ -91,7 +90,7 @@ def bound(group: LieGroup[E], step: E, max_step: float | E | None) -> tuple[E, T
     if max_step is None:
         return step, torch.zeros((), dtype=torch.int64)
     blocks = blocks_of(step)
-    limits = [max_step] * len(blocks) if isinstance(max_step, (int, float)) else pytree.tree_leaves(max_step)
+    limits = [max_step] * len(blocks) if isinstance(max_step, (int, float)) else blocks_of(max_step)
     counts: list[Tensor] = []
     limited: list[Tensor] = []
     for block, limit in zip(blocks, limits, strict=True):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..bases import Base
-from ..groups import LieGroup, Product
+from ..groups import LieGroup, Product, blocks_of
 from ..rule import Family, Form, History, Metric, ProductFamily, State, differential, differential_by_samples, initial_state
 from ..rule.family import require_fit
 
@@ -48,7 +48,7 @@ class Factor:
 
     def noise(self, samples: int, generator: torch.Generator) -> Tensor:
         """ε, in whose coordinates gradients are taken."""
-        like = pytree.tree_leaves(self.start)[-1]
+        like = blocks_of(self.start)[-1]
         draws = (samples + 1) // 2 if self.in_pairs else samples
         shape = (draws, *self.group.event_shape(self.start))
         epsilon = self.base.sample(shape, generator=generator, dtype=like.dtype, device=like.device)

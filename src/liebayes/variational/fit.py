@@ -198,6 +198,7 @@ class _Run:
     def moved(self, direction: Any, rate: float, bounded: Tensor) -> None:
         self.bounded = self.bounded + bounded
         self.last_steps.append((direction, rate))
+        del self.last_steps[: -len(self.factors)]
 
     def record(self, losses: Tensor, covectors: list[Any]) -> None:
         history = self.history
