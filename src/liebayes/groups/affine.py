@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .exponential import scale_range
 from .lie_group import LieGroup
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Affine(LieGroup[MatrixShift]):
         return self.at(torch.zeros_like(like))
 
     def compose(self, g: MatrixShift, h: MatrixShift) -> MatrixShift:
-        return MatrixShift(g.matrix @ h.matrix, apply(g.matrix, h.shift) + g.shift)
+        return MatrixShift(rescaled(g.matrix @ h.matrix), saturated(apply(g.matrix, h.shift) + g.shift))
 
     def inverse(self, g: MatrixShift) -> MatrixShift:
         inverse = torch.linalg.inv(wide(g.matrix)).to(g.matrix.dtype)
@@ -158,6 +159,19 @@ def matrix_shift_exp(X: MatrixShift) -> MatrixShift:
     embedded = torch.nn.functional.pad(torch.cat([x, y.unsqueeze(-1)], -1), (0, 0, 0, 1))
     result = torch.linalg.matrix_exp(wide(embedded)).to(x.dtype)
     return MatrixShift(result[..., :-1, :-1], result[..., :-1, -1])
+
+
+def rescaled(matrix: Tensor) -> Tensor:
+    """The matrix at a size that its float can hold, as `scale_of` does for a scale; a common factor keeps it invertible."""
+    low, high = scale_range(matrix.dtype)
+    size = matrix.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
+    return matrix * (size.clamp(low, high) / size)
+
+
+def saturated(x: Tensor) -> Tensor:
+    """Numbers without a logarithm, kept in the same range."""
+    _, high = scale_range(x.dtype)
+    return x.clamp(-high, high)
 
 
 def set_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:

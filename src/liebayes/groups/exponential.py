@@ -24,6 +24,12 @@ def _log_range(dtype: torch.dtype) -> tuple[float, float]:
     return 0.9 * math.log(limits.tiny), 0.9 * math.log(limits.max)
 
 
+def scale_range(dtype: torch.dtype) -> tuple[float, float]:
+    """The smallest and the largest scale."""
+    low, high = _log_range(dtype)
+    return math.exp(low), math.exp(high)
+
+
 def expm1_ratio(x: Tensor, differentiable: bool = True) -> Tensor:
     """(e^x − 1)/x, with its series where x is small: 1 + x/2 + x²/6 + x³/24.
 

@@ -20,6 +20,7 @@ from .affine import (
     mixing,
     outer_mean,
     require_vector,
+    saturated,
     set_diagonal,
     solve_block,
     wide,
@@ -59,7 +60,8 @@ class TriangularAffine(LieGroup[TriangularShift]):
 
     def compose(self, g: TriangularShift, h: TriangularShift) -> TriangularShift:
         L = g.matrix
-        return TriangularShift(g.log_diagonal + h.log_diagonal, (L @ h.matrix).tril(-1), apply(L, h.shift) + g.shift)
+        lower, shift = (L @ h.matrix).tril(-1), apply(L, h.shift) + g.shift
+        return TriangularShift(g.log_diagonal + h.log_diagonal, saturated(lower), saturated(shift))
 
     def inverse(self, g: TriangularShift) -> TriangularShift:
         L = wide(g.matrix)

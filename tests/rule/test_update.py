@@ -1,0 +1,247 @@
+"""The update (3.5, Alg. 1–3): momentum, step sizes, and steps that are bounded or tiny."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from drawing import Seeded, assert_close, flattened, plus, scaled
+from registry import GROUPS, GroupCase
+from torch.utils import _pytree as pytree
+
+from liebayes import Absorbed, Fisher
+from liebayes.bases import Gumbel, Normal
+from liebayes.groups import (
+    Additive,
+    Affine,
+    DiagonalAffine,
+    LogScale,
+    MatrixShift,
+    Multiplicative,
+    ScaleShift,
+    TriangularAffine,
+    TriangularShift,
+)
+from liebayes.rule import accumulate, bound, descend, initial_state, update
+
+every_group = pytest.mark.parametrize("case", GROUPS, ids=str)
+
+
+def start(case: GroupCase, like: Any, dtype: torch.dtype) -> Any:
+    return case.group.identity(pytree.tree_map(lambda t: t.to(dtype), like))
+
+
+def filled(g: Any, value: float, signs: torch.Generator | None = None) -> Any:
+    """A covector with one size everywhere, and random signs if asked for."""
+
+    def one(block: torch.Tensor) -> torch.Tensor:
+        if signs is None:
+            return torch.full_like(block, value)
+        return value * (torch.randint(2, block.shape, generator=signs) * 2 - 1).to(block.dtype)
+
+    return pytree.tree_map(one, g)
+
+
+def scales(g: Any) -> list[torch.Tensor]:
+    """Every scale of an element; for a full matrix the singular values."""
+
+    def one(part: Any) -> torch.Tensor | None:
+        if isinstance(part, (LogScale, ScaleShift)):
+            return part.scale
+        if isinstance(part, TriangularShift):
+            return part.matrix.diagonal(dim1=-2, dim2=-1)
+        if isinstance(part, MatrixShift):
+            return torch.linalg.svdvals(part.matrix.double())
+        return None
+
+    known = (LogScale, ScaleShift, TriangularShift, MatrixShift)
+    return [s for s in map(one, pytree.tree_leaves(g, is_leaf=lambda x: isinstance(x, known))) if s is not None]
+
+
+# The formula.
+
+
+@every_group
+def test_one_step_is_the_formula(case: GroupCase) -> None:
+    """M ← (1 − β)c + βM, g ← g·exp(−αM)."""
+    draw, group = Seeded(case, case.likes[0], 0, 0.4), case.group
+    g, first, second = draw.element(), draw.vector(), draw.vector()
+    form = Absorbed().on(group, Normal(), g)
+    state = initial_state(group, form, g)
+    assert float(flattened(state.momentum).abs().max()) == 0
+    state = update(group, form, state, first, lr=0.1, momentum=0.75).state
+    state = update(group, form, state, second, lr=0.1, momentum=0.75).state
+    M1 = scaled(first, 0.25)
+    M2 = plus(scaled(second, 0.25), M1, 0.75)
+    expected = group.compose(g, group.exp(scaled(M1, -0.1)))
+    expected = group.compose(expected, group.exp(scaled(M2, -0.1)))
+    assert_close(state.element, expected, 1e-13)
+    assert_close(state.momentum, M2, 1e-14)
+
+
+def test_momentum_commutes_with_a_constant_metric() -> None:
+    """The paper keeps M after the sharp, we before it: the same path."""
+    group, base = DiagonalAffine(), Gumbel(0.7)
+    case = next(c for c in GROUPS if c.group == group)
+    draw = Seeded(case, case.likes[1], 1)
+    g = draw.element()
+    form = Fisher().on(group, base, g)
+    state, element, M = initial_state(group, form, g), g, group.zero(g)
+    for _ in range(10):
+        covector = draw.vector()
+        state = update(group, form, state, covector, lr=0.1, momentum=0.9).state
+        M = plus(scaled(form.sharp(covector), 0.1), M, 0.9)
+        element = group.compose(element, group.exp(scaled(M, -0.1)))
+    assert_close(state.element, element, 1e-12)
+
+
+def test_alg_3_as_printed() -> None:
+    """b ← b + A(exp(−αM_U) − 1)/M_U·M_V, A ← A·exp(−αM_U), with U and V divided by c_X = 2 and c_y = 1/σ²."""
+    group, sigma, lr = DiagonalAffine(), 0.5, 0.3
+    g = ScaleShift(torch.tensor([2.0, 0.5], dtype=torch.float64).log(), torch.tensor([1.0, -1.0], dtype=torch.float64))
+    U, V = torch.tensor([0.8, -0.6], dtype=torch.float64), torch.tensor([0.3, 2.0], dtype=torch.float64)
+    form = Fisher().on(group, Normal(sigma), g)
+    new = update(group, form, initial_state(group, form, g), ScaleShift(U, V), lr=lr).state.element
+    M_U, M_V = U / 2, V * sigma**2
+    torch.testing.assert_close(new.shift, g.shift + g.scale * (torch.exp(-lr * M_U) - 1) / M_U * M_V)
+    torch.testing.assert_close(new.scale, g.scale * torch.exp(-lr * M_U))
+
+
+def test_step_sizes_for_each_block() -> None:
+    vector = ScaleShift(torch.ones(2), torch.ones(2))
+    step = descend(vector, ScaleShift(0.05, 1.0))  # type: ignore[arg-type]
+    torch.testing.assert_close(tuple(step), (torch.full((2,), -0.05), torch.full((2,), -1.0)))
+
+
+def test_no_momentum_is_the_covector_itself() -> None:
+    covector = LogScale(torch.tensor([1.0, 2.0]))
+    assert accumulate(LogScale(torch.zeros(2)), covector, 0.0) is covector
+
+
+@every_group
+def test_no_step_is_bounded_without_a_bound(case: GroupCase) -> None:
+    g = case.group.identity(case.likes[0])
+    form = Absorbed().on(case.group, Normal(), g)
+    covector = filled(g, 0.3)
+    free = update(case.group, form, initial_state(case.group, form, g), covector, lr=0.1)
+    loose = update(case.group, form, initial_state(case.group, form, g), covector, lr=0.1, max_step=10.0)
+    assert int(free.bounded) == int(loose.bounded) == 0
+    assert_close(free.state.element, loose.state.element, 1e-15)
+
+
+# Bounds.
+
+
+def test_elementwise_bounds_count_coordinates() -> None:
+    step = ScaleShift(torch.tensor([0.1, 5.0, -3.0]), torch.tensor([-0.2, 0.2, 7.0]))
+    limited, count = bound(DiagonalAffine(), step, 0.5)
+    torch.testing.assert_close(tuple(limited), (torch.tensor([0.1, 0.5, -0.5]), torch.tensor([-0.2, 0.2, 0.5])))
+    assert int(count) == 3
+
+
+def test_matrix_bounds_count_blocks_and_keep_the_direction() -> None:
+    step = MatrixShift(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([0.1, 0.2]))
+    limited, count = bound(Affine(), step, 0.5)
+    torch.testing.assert_close(limited.matrix, step.matrix / 10)
+    torch.testing.assert_close(limited.shift, step.shift)
+    assert int(count) == 1
+    _, count = bound(TriangularAffine(), TriangularShift(torch.ones(2), 9 * torch.ones(2, 2).tril(-1), torch.ones(2)), 0.5)
+    assert int(count) == 3
+
+
+@every_group
+def test_update_reports_its_bounded_steps(case: GroupCase) -> None:
+    g = case.group.identity(case.likes[0])
+    form = Absorbed().on(case.group, Normal(), g)
+    taken = update(case.group, form, initial_state(case.group, form, g), filled(g, 1e4), lr=1.0, max_step=0.1)
+    blocks = pytree.tree_leaves(g)
+    expected = sum(block.numel() for block in blocks) if case.group.elementwise else len(blocks)
+    assert int(taken.bounded) == expected
+
+
+def dilation(g: Any, size: float) -> Any:
+    """A covector that moves all scales alike and nothing else."""
+
+    def one(part: Any) -> Any:
+        zero = pytree.tree_map(torch.zeros_like, part)
+        if isinstance(part, MatrixShift):
+            return zero._replace(
+                matrix=size * torch.eye(part.matrix.shape[-1], dtype=part.matrix.dtype).expand_as(part.matrix)
+            )
+        return zero._replace(**{name: torch.full_like(getattr(part, name), size) for name in part._fields if "log" in name})
+
+    return pytree.tree_map(one, g, is_leaf=lambda x: hasattr(x, "_fields"))
+
+
+@pytest.mark.parametrize("pattern", ["up", "down", "alternating", "random", "dilation", "contraction"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", [c for c in GROUPS if type(c.group).__module__ != "user_defined"], ids=str)
+def test_extreme_steps_stay_in_the_group(case: GroupCase, dtype: torch.dtype, pattern: str) -> None:
+    """αM = ±1e4 for 400 steps: everything finite, no scale at zero or below."""
+    group = case.group
+    g = start(case, case.likes[-1], dtype)
+    form = Absorbed().on(group, Normal(), g)
+    state, signs = initial_state(group, form, g), torch.Generator().manual_seed(0)
+    for step in range(400):
+        if pattern in ("dilation", "contraction"):
+            covector = dilation(g, -1e4 if pattern == "dilation" else 1e4)
+        else:
+            size = {"up": -1e4, "down": 1e4, "alternating": 1e4 * (-1) ** step, "random": 1e4}[pattern]
+            covector = filled(g, size, signs if pattern == "random" else None)
+        taken = update(group, form, state, covector, lr=1.0, momentum=0.5, max_step=0.5)
+        state = taken.state
+        assert int(taken.bounded) > 0 or isinstance(group, Additive)
+    assert {block.dtype for block in pytree.tree_leaves(state.element)} == {dtype}
+    assert bool(torch.isfinite(flattened(state.element)).all())
+    assert bool(torch.isfinite(flattened(state.momentum)).all())
+    for scale in scales(state.element):
+        assert bool((scale > 0).all())
+        assert bool(torch.isfinite(scale).all())
+    ones = pytree.tree_map(lambda t: torch.ones_like(t, dtype=dtype), case.likes[-1])
+    assert bool(torch.isfinite(flattened(group.act(state.element, ones))).all())
+
+
+@every_group
+def test_an_infinite_covector_is_bounded_too(case: GroupCase) -> None:
+    if not case.group.elementwise:
+        return
+    g = case.group.identity(case.likes[0])
+    form = Absorbed().on(case.group, Normal(), g)
+    taken = update(case.group, form, initial_state(case.group, form, g), filled(g, math.inf), lr=1.0, max_step=0.5)
+    assert bool(torch.isfinite(flattened(taken.state.element)).all())
+
+
+# Tiny steps.
+
+
+@pytest.mark.parametrize("group", [Multiplicative(), DiagonalAffine(), TriangularAffine()], ids=str)
+def test_tiny_steps_add_up(group: Any) -> None:
+    """1e5 steps of 1e-7 in float32 are 1e-2 within 1 %, for growing and for shrinking scales."""
+    g = group.identity(torch.zeros(2))
+    logarithm = "log_diagonal" if isinstance(group, TriangularAffine) else "log_scale"
+    covector = group.zero(g)._replace(**{logarithm: torch.tensor([-1.0, 1.0])})
+    form = Absorbed().on(group, Normal(), g)
+    state = initial_state(group, form, g)
+    for _ in range(100_000):
+        state = update(group, form, state, covector, lr=1e-7).state
+    total = getattr(state.element, logarithm)
+    torch.testing.assert_close(total, torch.tensor([1e-2, -1e-2]), rtol=1e-2, atol=0)
+
+
+def test_tiny_steps_add_up_from_a_large_scale() -> None:
+    """Relative to a start of 1e6, as `fit` keeps it: a logarithm of 13.8 could not take a step of 1e-7 in float32."""
+    group = Multiplicative()
+    first = group.at(torch.tensor([1e6]))
+    h = group.identity(torch.zeros(1))
+    for _ in range(100_000):
+        h = group.compose(h, group.exp(LogScale(torch.tensor([1e-7]))))
+    assert float(group.compose(first, h).scale) == pytest.approx(1e6 * math.exp(1e-2), rel=1e-4)
+    assert float(first.log_scale + 1e-7) == float(first.log_scale)
+
+
+def test_additive_steps_are_plain() -> None:
+    group = Additive()
+    g = group.at(torch.tensor([1.0, 2.0]))
+    form = Absorbed().on(group, Normal(), g)
+    taken = update(group, form, initial_state(group, form, g), g, lr=0.5)
+    torch.testing.assert_close(taken.state.element.shift, torch.tensor([0.5, 1.0]))
