@@ -85,6 +85,14 @@ def test_exp_leaves_the_identity_along_its_vector(case: GroupCase, data: st.Data
 
 @every_group
 @given(data=data)
+def test_move_is_composition_with_exp(case: GroupCase, data: st.DataObject) -> None:
+    draw, group = Drawn(data, case), case.group
+    g, X, t = draw.element(), draw.vector(), draw.data.draw(st.sampled_from([1.0, -0.3, 1e-7, 0.0]))
+    assert_close(group.move(g, X, t), group.compose(g, group.exp(scaled(X, t))), 1e-14)
+
+
+@every_group
+@given(data=data)
 def test_velocity_is_the_derivative_of_the_action(case: GroupCase, data: st.DataObject) -> None:
     draw, group = Drawn(data, case), case.group
     X, theta, t = draw.vector(), draw.point(draw.samples()), 1e-5

@@ -18,13 +18,13 @@ def _panels(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ((edges[:-1, None] + half) + half * nodes).ravel(), (half * weights).ravel()
 
 
-def nodes_and_weights(case: BaseCase) -> tuple[Tensor, Tensor]:
+def nodes_and_weights(case: BaseCase, panels: int = 80) -> tuple[Tensor, Tensor]:
     """ε and w with E[f(ε)] = Σ w·f(ε), for f that grow like a power; the density is scipy's."""
     if case.half_line:
-        t, w = _panels(np.linspace(-40.0, 8.0, 81))
+        t, w = _panels(np.linspace(-40.0, 8.0, panels + 1))
         x, w = np.exp(t), w * np.exp(t)
     else:
-        t, w = _panels(np.linspace(-16.0, 16.0, 81))
+        t, w = _panels(np.linspace(-16.0, 16.0, panels + 1))
         x, w = np.sinh(t), w * np.cosh(t)
     with np.errstate(over="ignore"):
         w = w * case.scipy.pdf(x)
@@ -34,7 +34,7 @@ def nodes_and_weights(case: BaseCase) -> tuple[Tensor, Tensor]:
 
 def plane(case: BaseCase) -> tuple[Tensor, Tensor]:
     """The same for two independent coordinates: points of shape (n², 2)."""
-    x, w = nodes_and_weights(case)
+    x, w = nodes_and_weights(case, panels=48)
     x, w = x[w > 1e-22], w[w > 1e-22]  # what is left out is below rounding, also for fourth powers
     first, second = torch.meshgrid(x, x, indexing="ij")
     return torch.stack([first, second], -1).reshape(-1, 2), torch.outer(w, w).reshape(-1)
