@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,18 +33,22 @@ class Posterior:
 
     Args:
         model: the module, used for its architecture; wrappers of torch.compile and data parallelism are taken off.
-        families: for the names of trained parameters, the member of its family.
+        families: for the names of trained parameters (those of the module without wrappers), the member of its family.
         temperature: the τ it was trained with, for the record.
     """
 
     def __init__(self, model: nn.Module, families: Mapping[str, Family[Any]], *, temperature: float = 1.0) -> None:
         self.model = unwrap(model)
-        self.families = {_plain(name): family for name, family in families.items()}
+        parameters = dict(self.model.named_parameters())
+        self.families = dict(families)
+        unknown = sorted(set(self.families) - set(parameters))
+        if unknown or not self.families:
+            raise ValueError(f"A posterior is over parameters of its model, which has none of the names {unknown}.")
         self.temperature = temperature
-        fixed = {name: p for name, p in self.model.named_parameters() if name not in self.families}
+        fixed = {name: p for name, p in parameters.items() if name not in self.families}
         self.fixed = {name: p.detach().clone() for name, p in fixed.items()}
         self.buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
-        self._dtypes = {name: p.dtype for name, p in self.model.named_parameters()}
+        self._dtypes = {name: p.dtype for name, p in parameters.items()}
 
     # Weights.
 
@@ -63,9 +66,8 @@ class Posterior:
         return {name: family.stddev for name, family in self.families.items()}
 
     def point(self) -> dict[str, Tensor]:
-        """The point the module holds between steps: the shift of additive and affine groups, otherwise the mean."""
-        points = {n: f.element.shift if hasattr(f.element, "shift") else f.mean for n, f in self.families.items()}
-        return {**{n: value.to(self._dtypes[n]) for n, value in points.items()}, **self.fixed}
+        """The point the module holds between steps: the shift, otherwise the mean, otherwise (no mean) the scale."""
+        return {**{n: _point(f).to(self._dtypes[n], copy=True) for n, f in self.families.items()}, **self.fixed}
 
     def log_prob(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The log density of the trained parameters in a set of weights."""
@@ -202,13 +204,12 @@ class Posterior:
             "families": json.dumps(header, indent=1),
         }
         path = Path(path)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             save_file({key: value.clone() for key, value in tensors.items()}, partial, metadata=metadata)
             os.replace(partial, path)
         except BaseException:
-            Path(partial).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
 
     @classmethod
@@ -221,15 +222,18 @@ class Posterior:
         bases: Iterable[Base] = (),
     ) -> Posterior:
         """Reads a posterior for a module of the same architecture. Groups and bases of the user's own are passed along."""
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         known_groups = {repr(group): group for group in [*_library_groups(), *groups]}
         known_bases = {repr(base): base for base in bases}
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise ValueError(f"{path} is not a posterior of liebayes: its format is {metadata.get('format')!r}.")
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a whole safetensors file: {error}.") from error
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"{path} is not a posterior of liebayes: its format is {metadata.get('format')!r}.")
         header = json.loads(metadata["families"])
         plain = unwrap(model)
         expected = dict(plain.named_parameters())
@@ -257,10 +261,15 @@ class Posterior:
             families[name] = family
         posterior = cls(plain, families, temperature=float(metadata["temperature"]))
         for kind_name, store in (("fixed", posterior.fixed), ("buffer", posterior.buffers)):
-            for name in store:
-                if f"{kind_name}/{name}" not in tensors:
-                    raise ValueError(f"{path} has no {kind_name} value for {name}. It was saved from another architecture.")
-                store[name] = tensors[f"{kind_name}/{name}"].to(store[name].device)
+            stored = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{kind_name}/")}
+            for name in sorted({*store, *stored}):
+                shapes = [tuple(values[name].shape) if name in values else None for values in (stored, store)]
+                if shapes[0] != shapes[1]:
+                    raise ValueError(
+                        f"{path} was saved from another architecture: {name} ({kind_name}) has the shape {shapes[0]} there, "
+                        f"and {shapes[1]} in the model."
+                    )
+                store[name] = stored[name].to(store[name].device)
         return posterior
 
     def __repr__(self) -> str:
@@ -280,11 +289,13 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def _plain(name: str) -> str:
-    """A parameter's name without the prefixes of wrappers."""
-    while name.startswith(("_orig_mod.", "module.")):
-        name = name.split(".", 1)[1]
-    return name
+def _point(family: Family[Any]) -> Tensor:
+    if hasattr(family.element, "shift"):
+        return family.element.shift
+    try:
+        return family.mean
+    except ValueError:
+        return family.element.scale
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .sharding import is_sharded, local
+
 SIZE = 1 << 18
 """How many numbers a bucket holds: a megabyte of float32."""
 
@@ -19,6 +21,8 @@ SIZE = 1 << 18
 @dataclass(frozen=True)
 class Bucket:
     """Parameters that are worked on together, or the elements [start, stop) of one large parameter.
+
+    Of sharded parameters these are the elements of this rank.
 
     The methods take lists of tensors laid out like the parameters: their states, gradients, samples, or themselves.
     """
@@ -36,7 +40,7 @@ class Bucket:
             return [tuple(self.parameters[0].shape)]
         if self.stop is not None:
             return [(self.stop - self.start,)]
-        return [(p.numel(),) for p in self.parameters]
+        return [(local(p).numel(),) for p in self.parameters]
 
     def read(self, tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
         """The bucket's elements. A view of the tensors where there is nothing to copy."""
@@ -52,15 +56,18 @@ class Bucket:
         if not self.flat:
             tensors[0].copy_(values)
         elif self.stop is not None:
-            _flat(tensors[0], self.parameters[0])[self.start : self.stop].copy_(values)
+            flat = _flat(tensors[0], self.parameters[0])
+            flat[self.start : self.stop].copy_(values)
+            if flat.data_ptr() != tensors[0].data_ptr():  # a copy: the tensor has other strides than the parameter
+                tensors[0].copy_(_unflat(flat, self.parameters[0]))
         else:
-            parts = values.split([p.numel() for p in self.parameters])
-            values_of_each = [_unflat(part, p) for part, p in zip(parts, self.parameters, strict=True)]
-            torch._foreach_copy_(tensors, values_of_each)  # pyright: ignore[reportPrivateImportUsage]
+            parts = values.split([size for (size,) in self.sizes])
+            values_of_each = [_unflat(part, local(p)) for part, p in zip(parts, self.parameters, strict=True)]
+            torch._foreach_copy_([local(t) for t in tensors], values_of_each)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def buckets(parameters: list[Tensor], *, flat: bool, together: bool) -> Iterator[Bucket]:
-    """Splits parameters, in their order, into buckets; tensors that are not dense stay whole."""
+    """Splits parameters, in their order, into buckets; tensors that are sharded or not dense stay whole."""
     pending: list[Tensor] = []
     size = 0
     for p in parameters:
@@ -73,7 +80,7 @@ def buckets(parameters: list[Tensor], *, flat: bool, together: bool) -> Iterator
         if pending and (not together or size + count > SIZE):
             yield Bucket(pending)
             pending, size = [], 0
-        if count <= SIZE or not _dense(p):
+        if count <= SIZE or is_sharded(p) or not _dense(p):
             pending.append(p)
             size += count
         else:
@@ -84,6 +91,7 @@ def buckets(parameters: list[Tensor], *, flat: bool, together: bool) -> Iterator
 
 
 def _flat(t: Tensor, like: Tensor) -> Tensor:
+    t, like = local(t), local(like)
     return t.reshape(-1) if like.is_contiguous() else t.permute(_memory_order(like)).reshape(-1)
 
 

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from ..bases import Base, Dirac
 from ..groups import LieGroup
-from ..posterior import Posterior
+from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Form, Metric
-from . import engine, reduction
+from . import engine, reduction, sharding
 from .buckets import Bucket, buckets
 from .noise import stream_generator
 from .sampling import GradientMarks, SampleBuffers
@@ -104,6 +104,7 @@ class LieGroupBLR(Optimizer):
         self.seed = int(seed)
         self.steps = 0
         self.skipped = 0
+        self.clock = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
         self.bounded: int | Tensor = 0
         self._clear()
         super().__init__(
@@ -129,21 +130,22 @@ class LieGroupBLR(Optimizer):
         self._buffers = SampleBuffers()
         self._accumulators: dict[Tensor, list[Tensor]] = {}
         self._forms: dict[Any, Form[Any]] = {}
-        self._marks = GradientMarks([])
+        self._sampled: list[Tensor] = []
         self._ranks_checked = False
         self._forget()
 
     def _forget(self) -> None:
         """Drops the samples since the last step."""
-        self._pending = False  # a sample waits: its gradient is taken in step()
+        self._buffers.pending = False
         self._folded: set[Tensor] = set()
         self._folds = 0
         self._poisoned = False  # a folded gradient was not finite
+        self._marks = GradientMarks(self._trained())
+        self._stray = GradientMarks([])  # gradients that no sample has given
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""
-        if self._buffers.active:
-            raise RuntimeError("Parameters cannot be added inside a block of sampled(), nor inside the closure of a step.")
+        self._refuse_inside("Parameters cannot be added")
         super().add_param_group(param_group)
         try:
             prepare(self.param_groups[-1])
@@ -154,40 +156,70 @@ class LieGroupBLR(Optimizer):
     # Samples.
 
     @contextmanager
-    def sampled(self) -> Iterator[None]:
+    def sampled(self, *, again: bool = False) -> Iterator[None]:
         """A block in which the module holds one sample of the posterior; run the forward pass inside.
 
-        With `mc_samples=1` the backward pass may follow later, and what `.grad` holds when `step()` is called counts: clip,
-        unscale and accumulate as usual. With more samples run backward inside: each block's gradient is folded in at its end.
-        Several backwards in one block add up; several blocks are averaged.
+        With one sample the backward pass may follow later, and what `.grad` holds when `step()` is called counts: clip,
+        unscale and accumulate as usual. With more samples (`mc_samples` of them, or several blocks before a step) run backward
+        inside: each block's gradient is folded in at its end. Several backwards in one block add up; several blocks are
+        averaged. Networks with activation checkpointing, and those of fully_shard, always run backward inside.
+
+        With `again=True` the sample of the last block comes back, unless a step has been taken since: the gradients of several
+        blocks then add up as those of one, for micro-batches whose losses were divided by their number.
         """
-        with self._sample_in_module(late_backward=self.mc_samples == 1):
+        if again and self.mc_samples > 1:
+            raise ValueError("again=True adds up gradients of one sample over several blocks, so it needs mc_samples=1.")
+        again = again and self._buffers.pending
+        if not again:
+            self._settle()
+        several = self.mc_samples > 1 or self._folds > 0
+        with self._sample_in_module(late_backward=not several, again=again):
             yield
-        if self.mc_samples > 1:
+        if several:
             self._fold()
 
     @contextmanager
-    def _sample_in_module(self, late_backward: bool) -> Iterator[None]:
-        if self._buffers.active:
-            raise RuntimeError("A sample is in the module already. Leave the block of sampled() first.")
+    def _sample_in_module(self, late_backward: bool, again: bool = False) -> Iterator[None]:
+        self._refuse_inside("Another sample cannot be drawn")
+        parameters = self._sampled if again else self._new_sample()
+        sharded = sharding.all_sharded(parameters)
+        with self._buffers.in_module(parameters, late_backward and not sharded):
+            yield
+        if sharded and not any(self._marks.changed(p) for p in parameters):
+            raise RuntimeError(
+                "A block of sampled() ended without a gradient. With fully_shard call backward inside it: afterwards FSDP would "
+                "gather the point between steps, not the sample."
+            )
+        self._buffers.pending = True
+        self._sampled = parameters
+
+    def _new_sample(self) -> list[Tensor]:
         self._settle()
         parameters = self._trained()
         if self._folds:
             for p in parameters:
                 p.grad = None  # folded in already; the next block must not count it again
+        self._stray = GradientMarks([p for p in parameters if self._marks.changed(p) and _nonzero(p.grad)])
         self._draw(parameters)
         self._marks = GradientMarks(parameters)
-        with self._buffers.in_module(parameters, late_backward):
-            yield
-        self._pending = True
+        return parameters
+
+    def _refuse_inside(self, what: str) -> None:
+        if self._buffers.active:
+            raise RuntimeError(f"{what} while a sample is in the module. Leave the block of sampled(), or the closure, first.")
 
     def _trained(self) -> list[Tensor]:
-        return [p for settings in self.param_groups for p in settings["params"] if p.requires_grad]
+        groups = getattr(self, "param_groups", [])  # none yet while the optimizer is being built
+        return [p for settings in groups for p in settings["params"] if p.requires_grad]
 
     @torch.no_grad()
     def _draw(self, parameters: list[Tensor]) -> None:
-        """A sample for every parameter that is trained, into the buffers. Streams are numbered over all ranks."""
-        stream = reduction.rank(self.process_group) * self.mc_samples + self._folds
+        """A sample for every parameter that is trained, into the buffers.
+
+        Streams are numbered over all ranks; ranks that share one model by sharding share its sample.
+        """
+        first = 0 if sharding.all_sharded(parameters) else reduction.rank(self.process_group) * self.mc_samples
+        stream = first + self._folds
         generators: dict[torch.device, torch.Generator] = {}
         self._buffers.release()
         for settings in self.param_groups:
@@ -199,7 +231,7 @@ class LieGroupBLR(Optimizer):
             for bucket in self._buckets(chosen, settings):
                 device = bucket.parameters[0].device
                 if device not in generators:
-                    generators[device] = stream_generator(self.seed, self.steps, stream, device)
+                    generators[device] = stream_generator(self.seed, self.clock, stream, device)
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
                 theta = engine.draw(fetched, bucket, settings, generators[device])
                 bucket.write(theta, [self._buffers.values[p] for p in bucket.parameters])
@@ -227,25 +259,29 @@ class LieGroupBLR(Optimizer):
 
     @torch.no_grad()
     def _fold(self) -> None:
-        """Adds the covector of the present sample to those of this step's other samples."""
-        parameters = self._trained()
+        """Adds the covector of the present sample to those of this step's other samples.
+
+        A parameter that only other samples use has its prior and entropy here too: these belong to every sample.
+        """
+        parameters = self._sampled
         if all(p.grad is None for p in parameters):
-            raise RuntimeError("A block of sampled() ended without a gradient. With mc_samples > 1 call backward inside it.")
+            raise RuntimeError("A block of sampled() ended without a gradient. With several samples call backward inside it.")
+        self._require_dense()
+        self._refuse_stray_gradients(parameters)
         self._poisoned = self._poisoned or not self._gradients_finite(parameters)
+        sampled = set(parameters)
         for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p.requires_grad and p.grad is not None]
-            for p in chosen:
-                self._require_dense(p, settings)
-                for block in self._accumulators.get(p, []) if p not in self._folded else []:
-                    block.zero_()
+            chosen = [p for p in settings["params"] if p in sampled]
+            for block in [block for p in chosen for block in self._accumulators.get(p, []) if not self._folds]:
+                block.zero_()
             for bucket in self._buckets(chosen, settings):
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
                 for i, block in enumerate(engine.covector(fetched.element, bucket, self._samples(bucket), settings)):
                     sums = [self._accumulator(p, i, block, bucket.flat) for p in bucket.parameters]
                     bucket.write(block + bucket.read(sums, block.dtype), sums)
-            self._folded.update(chosen)
+            self._folded.update(p for p in chosen if p.grad is not None)
         self._folds += 1
-        self._pending = False
+        self._buffers.pending = False
         self._marks = GradientMarks(parameters)
 
     def _accumulator(self, p: Tensor, index: int, block: Tensor, flat: bool) -> Tensor:
@@ -256,34 +292,39 @@ class LieGroupBLR(Optimizer):
 
     def _settle(self, keep_unanswered: bool = False) -> None:
         """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
-        if not self._pending:
+        if not self._buffers.pending:
             return
-        fresh = [p for p in self._trained() if self._marks.changed(p)]
+        fresh = [p for p in self._sampled if self._marks.changed(p)]
+        self._require_dense()
         if fresh and self._gradients_finite(fresh):
             self._fold()
         elif fresh or not keep_unanswered:
-            self._pending = False
+            self._buffers.pending = False
+            self.clock += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients. A sample whose gradient has come is folded in first: no sample is ever discarded by this."""
         if not self._buffers.active:
             self._settle(keep_unanswered=True)
         super().zero_grad(set_to_none)
+        self._stray = GradientMarks([])
         self._marks = GradientMarks(self._trained())
 
     def _gradients_finite(self, parameters: list[Tensor]) -> bool:
-        gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+        gradients = [sharding.local(p.grad) for p in parameters if p.grad is not None]
+        gradients = [gradient for gradient in gradients if gradient.numel()]
         if not gradients:
             return True
         norms = torch._foreach_norm(gradients, float("inf"))  # pyright: ignore[reportPrivateImportUsage]
         return all(bool(torch.isfinite(norm)) for norm in norms)
 
-    def _require_dense(self, p: Tensor, settings: dict[str, Any]) -> None:
-        if p.grad is not None and p.grad.layout != torch.strided:
-            name = next(name for name, q in named(settings) if q is p)
-            raise ValueError(
-                f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
-            )
+    def _require_dense(self) -> None:
+        for settings in self.param_groups:
+            for name, p in named(settings):
+                if p.grad is not None and p.grad.layout != torch.strided:
+                    raise ValueError(
+                        f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
+                    )
 
     # Steps.
 
@@ -297,17 +338,23 @@ class LieGroupBLR(Optimizer):
         the cost of one.
         """
         loss = None
+        if self._buffers.active and closure is not None and self.mc_samples == 1:
+            with torch.enable_grad():
+                loss = closure()  # of a trainer, which has drawn the sample and leaves its block here
+            closure = None
+        self._refuse_inside("A step cannot be taken")
         if closure is not None:
             loss = self._evaluate(closure, batch)
         elif batch is not None:
             raise ValueError("batch goes with a closure, which is called with a part of it for every sample.")
-        elif not (self._pending or self._folds):
+        elif not (self._buffers.pending or self._folds):
             raise RuntimeError(
                 "step() without a sample: the gradients were taken at the point the module holds, not at a sample. "
-                "Pass a closure, or run the forward pass inside `with optimizer.sampled():`."
+                "Pass a closure, or run the forward pass inside `with optimizer.sampled():`. If a trainer has called step(), it "
+                "needs the callback of liebayes.integrations."
             )
         if self._folds:
-            if self._pending:
+            if self._buffers.pending:
                 self._fold()
             self._refuse_late_changes()
         self._apply()
@@ -325,12 +372,21 @@ class LieGroupBLR(Optimizer):
         except BaseException:
             self._forget()
             raise
-        if all(isinstance(loss, Tensor) for loss in losses):
-            return torch.stack([loss.detach() for loss in losses]).mean(0) if len(losses) > 1 else losses[0]
-        return losses[-1]
+        if len(losses) == 1 or any(loss is None for loss in losses):
+            return losses[0]
+        return sum(loss.detach() if isinstance(loss, Tensor) else loss for loss in losses) / len(losses)
+
+    def _refuse_stray_gradients(self, parameters: list[Tensor]) -> None:
+        if any(p.grad is not None and self._stray.same_tensor(p) for p in parameters):
+            self._forget()
+            raise RuntimeError(
+                "Gradients were taken at the point the module holds, and those of a sample were added to them. Run every backward "
+                "of a step on samples (accumulation: `with optimizer.sampled(again=True):`; a trainer that accumulates: the "
+                "callback of liebayes.integrations), or call zero_grad() before."
+            )
 
     def _refuse_late_changes(self) -> None:
-        changed = [p for p in self._trained() if self._marks.changed(p) and p.grad is not None and bool(p.grad.any())]
+        changed = [p for p in self._sampled if self._marks.changed(p) and p.grad is not None and bool(p.grad.any())]
         if changed:
             raise RuntimeError(
                 f"Gradients of {len(changed)} parameters were changed after their samples had been folded in, which would not "
@@ -340,7 +396,11 @@ class LieGroupBLR(Optimizer):
     @torch.no_grad()
     def _apply(self) -> None:
         """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
-        parameters = self._trained()
+        parameters = self._sampled
+        sharded = sharding.all_sharded(parameters)
+        self._require_dense()
+        if not self._folds:
+            self._refuse_stray_gradients(parameters)
         has_gradient = [p in self._folded if self._folds else p.grad is not None for p in parameters]
         finite = not self._poisoned and (bool(self._folds) or self._gradients_finite(parameters))
         flags = torch.tensor(
@@ -349,6 +409,7 @@ class LieGroupBLR(Optimizer):
         lost, *active = reduction.any_rank(flags, self.process_group).tolist()
         if lost:
             self._forget()
+            self.clock += 1
             if self.nonfinite == "skip":
                 self.skipped += 1
                 return
@@ -356,31 +417,28 @@ class LieGroupBLR(Optimizer):
                 f"A gradient was not finite at step {self.steps}; nothing was changed. Lower lr or the loss's scale, "
                 'or pass nonfinite="skip" to leave such steps out.'
             )
-        self._require_own_gradients(parameters)
+        if not sharded:
+            self._require_own_gradients(parameters)
         chosen_ones = {p for p, use in zip(parameters, active, strict=True) if use}
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in chosen_ones]
-            for p in chosen:
-                self._require_dense(p, settings)
             for bucket in self._buckets(chosen, settings):
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
                 xi = self._folded_covector(bucket, fetched.element) if self._folds else engine.covector(
                     fetched.element, bucket, self._samples(bucket), settings
                 )  # fmt: skip
-                xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), self.process_group))
+                if not sharded:
+                    xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), self.process_group))
                 form = self._form(settings, fetched.element)
                 self.bounded = self.bounded + engine.advance(fetched, bucket, self._states(bucket), settings, form, xi)
             for p in chosen:
                 self.state[p]["steps"] += 1
         self.steps += 1
+        self.clock += 1
         self._forget()
 
     def _folded_covector(self, bucket: Bucket, element: Any) -> Any:
         dtype = engine.working_dtype(bucket.parameters[0])
-        for p in bucket.parameters:
-            if p not in self._folded:  # only another rank has a gradient
-                for index, block in enumerate(element):
-                    self._accumulator(p, index, block, bucket.flat).zero_()
         sums = [bucket.read([self._accumulators[p][i] for p in bucket.parameters], dtype) for i in range(len(element))]
         return type(element)(*(block / self._folds for block in sums))
 
@@ -397,10 +455,10 @@ class LieGroupBLR(Optimizer):
         """Once: ranks have different samples, so equal gradients mean that something has averaged them."""
         if self._ranks_checked or reduction.world_size(self.process_group) == 1:
             return
-        self._ranks_checked = True
         gradients = [p.grad.double().norm() for p in parameters if p.grad is not None]
         total = float(torch.stack(gradients).sum()) if gradients else 0.0
         same = reduction.equal_on_all_ranks(total, parameters[0].device, self.process_group)
+        self._ranks_checked = total > 0 or not same
         noisy = any(settings["base"] != Dirac() for settings in self.param_groups)
         if same and noisy and total > 0:
             raise RuntimeError(
@@ -418,6 +476,7 @@ class LieGroupBLR(Optimizer):
             "noise": NOISE_STREAM,
             "seed": self.seed,
             "steps": self.steps,
+            "clock": self.clock + self._buffers.pending,  # a sample that waits does not travel
             "skipped": self.skipped,
             "bounded": int(self.bounded),
         }
@@ -449,15 +508,20 @@ class LieGroupBLR(Optimizer):
         parameters = [p for settings in self.param_groups for p in settings["params"]]
         for number, p in zip(numbers, parameters, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
-                self.state[p][name] = value.detach().to(p.device, copy=True) if isinstance(value, Tensor) else value
-        self.seed, self.steps = own["seed"], own["steps"]
+                if isinstance(value, Tensor):
+                    value = value.detach().to(p.device, copy=True)
+                    if sharding.is_sharded(p) and not sharding.is_sharded(value):
+                        value = sharding.shard_like(value, p).clone()
+                self.state[p][name] = value
+        self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded = own["skipped"], own["bounded"]
         self._clear()
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.
         own = ("mc_samples", "nonfinite", "foreach", "seed", "steps", "skipped")
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}, "bounded": int(self.bounded)}
+        here = {name: getattr(self, name) for name in own} | {"clock": self.clock + self._buffers.pending}
+        return {**super().__getstate__(), **here, "bounded": int(self.bounded)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -468,6 +532,7 @@ class LieGroupBLR(Optimizer):
 
     def families(self) -> dict[Tensor, Family[Any]]:
         """The member of its family that each trained parameter has reached."""
+        self._refuse_inside("The posterior cannot be taken")
         found: dict[Tensor, Family[Any]] = {}
         with torch.no_grad():
             for settings in self.param_groups:
@@ -481,10 +546,14 @@ class LieGroupBLR(Optimizer):
         """A snapshot of the posterior over the model's weights, buffers included; it does not follow later training."""
         families = self.families()
         temperature = {settings["temperature"] for settings in self.param_groups}
-        members = {name: families[p] for name, p in model.named_parameters() if p in families}
+        members = {name: families[p] for name, p in unwrap(model).named_parameters() if p in families}
         if not members:
             raise ValueError("None of the model's parameters is trained by this optimizer. Pass the model it was built for.")
         return Posterior(model, members, temperature=max(temperature))
+
+
+def _nonzero(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool(sharding.local(gradient).any())
 
 
 def _split(batch: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:

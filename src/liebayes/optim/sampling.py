@@ -4,6 +4,9 @@ Nothing is written into a tensor that autograd may still need. Leaving the block
 built inside must find the sample elsewhere: inside `sampled()` saved parameters are replaced by aliases of the buffer, and a
 buffer that such an alias still holds is not used again. Inside `step(closure)`, where backward has run, the version of each
 parameter is raised instead: a second backward through that graph is then an error of autograd, not a wrong gradient.
+
+FSDP gathers weights from storage of its own, which an exchange would not reach: shards exchange their contents instead.
+Activation checkpointing reads parameters again in the backward pass, which then has to run inside the block.
 """
 
 from __future__ import annotations
@@ -15,14 +18,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from .sharding import forget_gathered_weights, is_sharded, local
+
 
 class _Alias:
     """A saved parameter as it was in the block."""
 
-    __slots__ = ("__weakref__", "tensor")
+    __slots__ = ("__weakref__", "sample", "tensor")
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, sample: int) -> None:
         self.tensor = tensor
+        self.sample = sample
 
 
 class SampleBuffers:
@@ -31,7 +37,9 @@ class SampleBuffers:
     def __init__(self) -> None:
         self.values: dict[Tensor, Tensor] = {}
         self._aliases: weakref.WeakSet[_Alias] = weakref.WeakSet()
-        self.active = False
+        self._sample = 0
+        self.active = False  # a sample is in the module
+        self.pending = False  # a sample waits: its gradient is taken in step()
 
     def release(self) -> None:
         """Gives up the buffers if a graph still needs them, so that the next sample gets fresh ones."""
@@ -48,19 +56,26 @@ class SampleBuffers:
     @contextmanager
     def in_module(self, parameters: list[Tensor], late_backward: bool) -> Iterator[None]:
         """Parameters hold the sample inside, and are exactly what they were afterwards."""
+        shards = [(local(p.detach()), local(self.values[p])) for p in parameters if is_sharded(p)]
+        parameters = [p for p in parameters if not is_sharded(p)]
         points = [p.data for p in parameters]
         self.active = True
+        self._sample += 1
         try:
             for p in parameters:
                 p.data = self.values[p]
+            _exchange(shards)
+            torch.clear_autocast_cache()  # casts of other weights under the same names
             if late_backward:
-                with torch.autograd.graph.saved_tensors_hooks(self._pack(parameters), _unpack):
+                with torch.autograd.graph.saved_tensors_hooks(self._pack(parameters), self._unpack):
                     yield
             else:
                 yield
         finally:
             for p, point in zip(parameters, points, strict=True):
                 p.data = point
+            _exchange(shards)
+            torch.clear_autocast_cache()
             if not late_backward:
                 for p in parameters:
                     torch.autograd.graph.increment_version(p)
@@ -68,21 +83,37 @@ class SampleBuffers:
 
     def _pack(self, parameters: list[Tensor]):
         sampled = {id(p) for p in parameters}
-        aliases = self._aliases
+        aliases, sample = self._aliases, self._sample
 
         def pack(tensor: Tensor) -> Tensor | _Alias:
-            # A view of a parameter has its storage too, and holds on to it; only the parameter itself exchanges it.
-            if id(tensor) in sampled:
-                alias = _Alias(tensor.detach())
+            # The parameter itself exchanges its storage; a view keeps it, and the buffer must not be used again before.
+            if id(tensor) in sampled or id(tensor._base) in sampled:
+                alias = _Alias(tensor.detach(), sample)
                 aliases.add(alias)
                 return alias
             return tensor
 
         return pack
 
+    def _unpack(self, saved: Tensor | _Alias) -> Tensor:
+        if not isinstance(saved, _Alias):
+            return saved
+        if saved.sample != self._sample and (self.active or self.pending):
+            raise RuntimeError(
+                "Backward through the sample of an earlier block while a later one waits for its gradient: the two would be "
+                "mixed up. Run backward of each block before the next one begins."
+            )
+        return saved.tensor
 
-def _unpack(saved: Tensor | _Alias) -> Tensor:
-    return saved.tensor if isinstance(saved, _Alias) else saved
+
+@torch.no_grad()
+def _exchange(shards: list[tuple[Tensor, Tensor]]) -> None:
+    for a, b in shards:
+        kept = a.clone()
+        a.copy_(b)
+        b.copy_(kept)
+    if shards:
+        forget_gathered_weights()
 
 
 class GradientMarks:
@@ -94,6 +125,11 @@ class GradientMarks:
     @staticmethod
     def _mark(p: Tensor) -> tuple[weakref.ref[Tensor] | None, int]:
         return (None, 0) if p.grad is None else (weakref.ref(p.grad), p.grad._version)
+
+    def same_tensor(self, p: Tensor) -> bool:
+        """Whether p has the gradient tensor it had, whatever that holds now."""
+        reference, _ = self._marks.get(p, (None, 0))
+        return reference is not None and reference() is p.grad
 
     def changed(self, p: Tensor) -> bool:
         """Whether p has another gradient than it had, or the same tensor with other values."""
