@@ -3,5 +3,6 @@
 from .optimizer import LieGroupBLR, NonFiniteError
 from .presets import AdditiveBLR, AffineBLR, MultiplicativeBLR
 from .reduction import local_gradients
+from .sharding import gathered
 
-__all__ = ["AdditiveBLR", "AffineBLR", "LieGroupBLR", "MultiplicativeBLR", "NonFiniteError", "local_gradients"]
+__all__ = ["AdditiveBLR", "AffineBLR", "LieGroupBLR", "MultiplicativeBLR", "NonFiniteError", "gathered", "local_gradients"]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ..rule import Adaptive, Family, Form, SecondMoment, State, differential, update
-from .buckets import Bucket
+from .buckets import SIZE, Bucket
 from .layout import Layout, layout_for
+from .sharding import draw_like, full, is_sharded
 
 Settings = dict[str, Any]
 ParameterState = dict[str, Any]
@@ -62,7 +63,12 @@ def fetch(bucket: Bucket, states: list[ParameterState], settings: Settings) -> F
 def draw(fetched: Fetched, bucket: Bucket, settings: Settings, generator: torch.Generator) -> Tensor:
     """θ = g·ε. Noise is drawn parameter by parameter, so that it does not depend on what shares a bucket."""
     like = fetched.point
-    noise = [settings["base"].sample(size, generator=generator, dtype=like.dtype, device=like.device) for size in bucket.sizes]
+
+    def sample(size: tuple[int, ...]) -> Tensor:
+        return settings["base"].sample(size, generator=generator, dtype=like.dtype, device=like.device)
+
+    shares = zip(bucket.parameters, bucket.sizes, strict=True)
+    noise = [draw_like(p, sample, SIZE) if is_sharded(p) else sample(size) for p, size in shares]
     return fetched.layout.sample(
         settings["group"], fetched.point, fetched.element, noise[0] if len(noise) == 1 else torch.cat(noise)
     )
@@ -119,8 +125,8 @@ def advance(
 
 
 def family(p: Tensor, state: ParameterState, settings: Settings) -> Family[Any]:
-    """The member of its family that a parameter has reached, as a copy."""
+    """The member of its family that a parameter has reached, as a copy; shards are gathered."""
     layout = layout_for(settings["group"], settings["base"], p.dtype)
-    point = p.detach().to(working_dtype(p), copy=True)
-    copies = {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
+    point = full(p.detach()).to(working_dtype(p), copy=True)
+    copies = {name: full(value).clone() for name, value in state.items() if isinstance(value, Tensor)}
     return Family(settings["group"], settings["base"], layout.family_element(point, copies))

@@ -187,8 +187,8 @@ class LieGroupBLR(Optimizer):
             yield
         if sharded and not any(self._marks.changed(p) for p in parameters):
             raise RuntimeError(
-                "A block of sampled() ended without a gradient. With fully_shard call backward inside it: afterwards FSDP would "
-                "gather the point between steps, not the sample."
+                "A block of sampled() ended without a gradient. With fully_shard call backward inside it: afterwards FSDP "
+                "would gather the point between steps, not the sample."
             )
         self._buffers.pending = True
         self._sampled = parameters
@@ -350,8 +350,8 @@ class LieGroupBLR(Optimizer):
         elif not (self._buffers.pending or self._folds):
             raise RuntimeError(
                 "step() without a sample: the gradients were taken at the point the module holds, not at a sample. "
-                "Pass a closure, or run the forward pass inside `with optimizer.sampled():`. If a trainer has called step(), it "
-                "needs the callback of liebayes.integrations."
+                "Pass a closure, or run the forward pass inside `with optimizer.sampled():`. A trainer that calls step() this "
+                "way needs the callback of liebayes.integrations."
             )
         if self._folds:
             if self._buffers.pending:
@@ -380,9 +380,9 @@ class LieGroupBLR(Optimizer):
         if any(p.grad is not None and self._stray.same_tensor(p) for p in parameters):
             self._forget()
             raise RuntimeError(
-                "Gradients were taken at the point the module holds, and those of a sample were added to them. Run every backward "
-                "of a step on samples (accumulation: `with optimizer.sampled(again=True):`; a trainer that accumulates: the "
-                "callback of liebayes.integrations), or call zero_grad() before."
+                "Gradients were taken at the point the module holds, and those of a sample were added to them. Run every "
+                "backward of a step on samples (accumulation: `with optimizer.sampled(again=True):`; a trainer that "
+                "accumulates: the callback of liebayes.integrations), or call zero_grad() before."
             )
 
     def _refuse_late_changes(self) -> None:

@@ -36,6 +36,7 @@ def local_gradients(model: DistributedDataParallel) -> DistributedDataParallel:
         future.set_result(bucket.buffer())
         return future
 
+    keep.__annotations__ = {}  # DistributedDataParallel refuses annotations that are text, as they are in this file
     model.register_comm_hook(None, keep)
     return model
 

@@ -14,6 +14,7 @@ from ..groups import LieGroup, Product
 from ..rule import Metric
 from ..rule.family import require_fit
 from .layout import layout_for
+from .sharding import require_shardable
 
 Prior = float | Callable[[Tensor], Tensor]
 
@@ -57,6 +58,7 @@ def named(settings: dict[str, Any]) -> list[tuple[str, Tensor]]:
 def require_parameter(name: str, p: Tensor, group: LieGroup[Any]) -> None:
     """Refuses what the rule cannot train."""
     what = f"The parameter {name} of shape {tuple(p.shape)}"
+    require_shardable(name, p, group)
     if p.dtype.is_complex:
         raise ValueError(f"{what} is complex ({p.dtype}). Train its real and imaginary parts, with torch.view_as_real.")
     if not p.dtype.is_floating_point:

@@ -1,0 +1,141 @@
+"""What each of two ranks does with DistributedDataParallel. The tests compare with one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from small_problem import OPTIMIZERS, batches, network, optimizer_for, states, train
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import liebayes as lb
+
+
+def own_part(data: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    return [(x.chunk(2)[dist.get_rank()], y.chunk(2)[dist.get_rank()]) for x, y in data]
+
+
+def trained(kind: str, mc_samples: int) -> dict[str, Tensor]:
+    model = lb.optim.local_gradients(DistributedDataParallel(network(kind == "multiplicative")))
+    optimizer = optimizer_for(kind, model, mc_samples=mc_samples)
+    train(model, optimizer, own_part(batches()), split=mc_samples > 1)
+    return states(model, optimizer)
+
+
+def blocks() -> dict[str, Tensor]:
+    """The other protocol, with backward after the block."""
+    model = lb.optim.local_gradients(DistributedDataParallel(network()))
+    optimizer = optimizer_for("affine", model)
+    for x, y in own_part(batches()):
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    return states(model, optimizer)
+
+
+def averaged_gradients(unnoticed: bool) -> dict[str, Tensor]:
+    model = DistributedDataParallel(network())
+    optimizer = optimizer_for("affine", model)
+    optimizer._ranks_checked = unnoticed
+    train(model, optimizer, own_part(batches()))
+    return states(model, optimizer)
+
+
+def nonfinite(mc_samples: int, policy: str) -> dict[str, Any]:
+    model = lb.optim.local_gradients(DistributedDataParallel(network()))
+    optimizer = optimizer_for("affine", model, mc_samples=mc_samples, nonfinite=policy)
+    data = own_part(batches())
+    train(model, optimizer, data[:2])
+    before = states(model, optimizer)
+    x, y = data[2]
+    broken = [(x * float("nan"), y)] if dist.get_rank() == 1 else [(x, y)]
+    raised = ""
+    try:
+        train(model, optimizer, broken)
+    except lb.optim.NonFiniteError as error:
+        raised = str(error)
+    after = states(model, optimizer)
+    train(model, optimizer, data[3:])
+    return {"before": before, "after": after, "raised": raised, "skipped": optimizer.skipped, "end": states(model, optimizer)}
+
+
+class TwoHeads(nn.Module):
+    """The second head is for batches whose first number is positive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = network()
+        self.head = nn.Linear(1, 1).double()
+        nn.init.constant_(self.head.weight, 0.5)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)) if x[0, 0] > 0 else self.body(x)
+
+
+def one_sided_batches() -> list[tuple[Tensor, Tensor]]:
+    """The second half of each batch uses the second head, the first half does not."""
+    data = batches()
+    for x, _ in data:
+        x[0, 0], x[4, 0] = -1.0, 1.0
+    return data
+
+
+def one_rank_has_a_gradient(mc_samples: int, wrapped: bool) -> dict[str, Tensor]:
+    model: nn.Module = TwoHeads()
+    if wrapped:
+        model = lb.optim.local_gradients(DistributedDataParallel(model, find_unused_parameters=True))
+    optimizer = optimizer_for("affine", model, mc_samples=mc_samples)
+    train(model, optimizer, own_part(one_sided_batches()))
+    return states(model, optimizer)
+
+
+def first_half() -> dict[str, Any]:
+    model = lb.optim.local_gradients(DistributedDataParallel(network()))
+    optimizer = optimizer_for("affine", model)
+    train(model, optimizer, own_part(batches()[:2]))
+    return {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def second_half() -> dict[str, Tensor]:
+    """Continues what one process, which every rank repeats here, has begun."""
+    model = network()
+    optimizer = optimizer_for("affine", model, mc_samples=2)
+    with Alone():
+        train(model, optimizer, batches()[:2], split=True)
+    ddp = lb.optim.local_gradients(DistributedDataParallel(model))
+    continued = optimizer_for("affine", ddp)
+    continued.load_state_dict(optimizer.state_dict())
+    train(ddp, continued, own_part(batches()[2:]))
+    return states(ddp, continued)
+
+
+class Alone:
+    """A block in which a rank trains as if there were no other."""
+
+    def __enter__(self) -> None:
+        self.kept = lb.optim.reduction.world_size, lb.optim.reduction.rank
+        lb.optim.reduction.world_size, lb.optim.reduction.rank = (lambda group=None: 1), (lambda group=None: 0)
+
+    def __exit__(self, *exception: object) -> None:
+        lb.optim.reduction.world_size, lb.optim.reduction.rank = self.kept
+
+
+SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    **{f"{kind} {count}": (trained, (kind, count)) for kind in OPTIMIZERS for count in (1, 2)},
+    "blocks": (blocks, ()),
+    "averaged, noticed": (averaged_gradients, (False,)),
+    "averaged, unnoticed": (averaged_gradients, (True,)),
+    **{f"nonfinite {policy} {count}": (nonfinite, (count, policy)) for policy in ("skip", "raise") for count in (1, 2)},
+    **{
+        f"one-sided {count} {wrapped}": (one_rank_has_a_gradient, (count, wrapped))
+        for count in (1, 2)
+        for wrapped in (False, True)
+    },
+    "first half": (first_half, ()),
+    "second half": (second_half, ()),
+}
+

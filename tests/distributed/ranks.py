@@ -1,0 +1,62 @@
+"""Runs functions on two processes with gloo and brings their results back.
+
+Starting processes takes seconds, so one pair runs a whole list of scenarios; an exception is the result of its scenario.
+As a program this file is one of the processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = 100
+
+
+def run_on_two_ranks(module: str, folder: Path) -> dict[str, list[Any]]:
+    """For every entry of the module's `SCENARIOS` its results on rank 0 and rank 1."""
+    command = [sys.executable, __file__, module, str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=TIMEOUT)
+            if process.returncode:
+                raise RuntimeError(f"A rank has failed:\n{errors}")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    results = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    return {name: [result[name] for result in results] for name in results[0]}
+
+
+def main(module: str, folder: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    here = Path(__file__).parent
+    sys.path.insert(0, str(here))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2, timeout=timedelta(seconds=20)
+    )
+    results: dict[str, Any] = {}
+    for name, (function, arguments) in importlib.import_module(module).SCENARIOS.items():
+        try:
+            results[name] = function(*arguments)
+        except Exception as error:
+            results[name] = error
+    torch.save(results, folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

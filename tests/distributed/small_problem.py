@@ -1,0 +1,68 @@
+"""A network and data that one process and two can train alike. float64, so that equal means equal to rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import liebayes as lb
+
+STEPS = 4
+BATCH = 8
+OPTIMIZERS = ("additive", "affine", "multiplicative")
+
+
+def network(positive: bool = False) -> nn.Module:
+    generator = torch.Generator().manual_seed(7)
+    # Seven rows and one row: neither can be cut in two equal shards.
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(0.3 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+            if positive:
+                p.abs_().add_(0.01)
+    return model
+
+
+def batches(count: int = STEPS) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(11)
+    inputs = torch.randn(count, BATCH, 5, generator=generator, dtype=torch.float64)
+    return [(x, x.sum(1, keepdim=True).sin() + 1) for x in inputs]
+
+
+def optimizer_for(kind: str, model: nn.Module, **settings: Any) -> lb.LieGroupBLR:
+    common = {"data_size": 50, "momentum": 0.8, "seed": 3, "mc_samples": 1, **settings}
+    if kind == "additive":
+        return lb.AdditiveBLR(model.parameters(), 0.1, base=lb.bases.Laplace(0.1), **common)
+    if kind == "affine":
+        return lb.AffineBLR(model.parameters(), 0.1, scale_lr=0.3, scale_momentum=0.6, base=lb.bases.Normal(0.2), **common)
+    return lb.MultiplicativeBLR(model.parameters(), 0.05, **common)
+
+
+def train(model: nn.Module, optimizer: lb.LieGroupBLR, data: list[tuple[Tensor, Tensor]], split: bool = False) -> None:
+    """Steps of the closure protocol; with `split` every sample has its own part of the batch."""
+    for x, y in data:
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure, batch=(x, y)) if split else optimizer.step(closure)
+
+
+def states(model: nn.Module, optimizer: lb.LieGroupBLR) -> dict[str, Tensor]:
+    """Everything training has changed, by name and as whole tensors."""
+    model_state = lb.optim.gathered({name.removeprefix("module."): value for name, value in model.state_dict().items()})
+    found = {f"point {name}": value.detach().clone() for name, value in model_state.items()}
+    for number, state in lb.optim.gathered(optimizer.state_dict())["state"].items():
+        found |= {f"{name} {number}": torch.as_tensor(value).clone() for name, value in state.items()}
+    return found
+
+
+def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)

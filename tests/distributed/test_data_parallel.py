@@ -1,0 +1,113 @@
+"""Two ranks of DistributedDataParallel equal one process with two samples on two sub-batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import data_parallel_scenarios as scenarios
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_on_two_ranks
+from small_problem import OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
+
+pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo")
+
+ROUNDING = 1e-13
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return run_on_two_ranks("data_parallel_scenarios", tmp_path_factory.mktemp("ranks"))
+
+
+def results(ranks: dict[str, list[Any]], name: str) -> list[Any]:
+    for result in ranks[name]:
+        if isinstance(result, Exception):
+            raise result
+    return ranks[name]
+
+
+def one_process(kind: str, mc_samples: int) -> dict[str, torch.Tensor]:
+    model = network(kind == "multiplicative")
+    optimizer = optimizer_for(kind, model, mc_samples=mc_samples)
+    train(model, optimizer, batches(), split=True)
+    return states(model, optimizer)
+
+
+@pytest.mark.parametrize("mc_samples", [1, 2])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_two_ranks_equal_one_process(ranks: dict[str, list[Any]], kind: str, mc_samples: int):
+    first, second = results(ranks, f"{kind} {mc_samples}")
+    assert largest_difference(first, second) == 0
+    assert largest_difference(first, one_process(kind, 2 * mc_samples)) < ROUNDING
+
+
+def test_both_protocols_are_equal(ranks: dict[str, list[Any]]):
+    first, second = results(ranks, "blocks")
+    assert largest_difference(first, second) == 0
+    assert largest_difference(first, one_process("affine", 2)) < ROUNDING
+
+
+def test_averaging_gradients_would_be_wrong(ranks: dict[str, list[Any]]):
+    """The control of the tests above: this is what they must tell from the right thing."""
+    averaged, right = results(ranks, "averaged, unnoticed")[0], one_process("affine", 2)
+    scales = [name for name in right if name.startswith("log_scale")]
+    assert max(float((averaged[name] - right[name]).abs().max()) for name in scales) > 1e-4
+
+
+def test_averaged_gradients_are_refused_on_every_rank(ranks: dict[str, list[Any]]):
+    for error in ranks["averaged, noticed"]:
+        assert isinstance(error, RuntimeError)
+        assert "local_gradients" in str(error)
+
+
+@pytest.mark.parametrize("mc_samples", [1, 2])
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_ranks_agree_on_what_is_not_finite(ranks: dict[str, list[Any]], policy: str, mc_samples: int):
+    first, second = results(ranks, f"nonfinite {policy} {mc_samples}")
+    for result in (first, second):
+        assert largest_difference(result["before"], result["after"]) == 0
+        assert ("not finite" in result["raised"]) == (policy == "raise")
+        assert result["skipped"] == (policy == "skip")
+        assert largest_difference(result["before"], result["end"]) > 1e-4
+    assert largest_difference(first["end"], second["end"]) == 0
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("mc_samples", [1, 2])
+def test_a_gradient_on_one_rank_only(ranks: dict[str, list[Any]], mc_samples: int, wrapped: bool):
+    first, second = results(ranks, f"one-sided {mc_samples} {wrapped}")
+    assert largest_difference(first, second) == 0
+    model = scenarios.TwoHeads()
+    optimizer = optimizer_for("affine", model, mc_samples=2 * mc_samples)
+    for x, y in scenarios.one_sided_batches():
+        parts = iter([part for half in zip(x.chunk(2), y.chunk(2), strict=True) for part in [half] * mc_samples])
+
+        def closure(parts: Any = parts) -> torch.Tensor:
+            optimizer.zero_grad()
+            part, target = next(parts)
+            loss = (model(part) - target).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert largest_difference(first, states(model, optimizer)) < ROUNDING
+    assert float((first["point head.weight"] - 0.5).abs()) > 1e-4
+
+
+def test_a_checkpoint_of_two_ranks_continues_on_one(ranks: dict[str, list[Any]]):
+    checkpoint = results(ranks, "first half")[0]
+    model = network()
+    optimizer = optimizer_for("affine", model, mc_samples=2)
+    model.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    train(model, optimizer, batches()[2:], split=True)
+    assert largest_difference(states(model, optimizer), one_process("affine", 2)) < ROUNDING
+
+
+def test_a_checkpoint_of_one_process_continues_on_two(ranks: dict[str, list[Any]]):
+    first, second = results(ranks, "second half")
+    assert largest_difference(first, second) == 0
+    assert largest_difference(first, one_process("affine", 2)) < ROUNDING
+
