@@ -97,7 +97,7 @@ def picture(fits: list[tuple[str, lb.Family]], mcmc: dict, names: list[str], pat
             sum(part) / len(part) for part in (history.objective[max(0, k - 19) : k + 1] for k in range(len(history.step)))
         ]
         right.plot(history.step, smooth, color=colour, lw=1.5, label=label)
-    right.set(xscale="log", ylim=(50, 100), xlabel="step", ylabel="E[loss] − H, mean of the last 200 steps")
+    right.set(xscale="log", ylim=(50, 100), xlabel="step", ylabel="E[loss] − H, mean of the last 20 entries")
     right.set_title("The way there", loc="left", fontsize=11)
     right.legend(frameon=False, fontsize=9)
     for axes in (left, right):

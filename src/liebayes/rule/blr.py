@@ -21,7 +21,7 @@ def gaussian_step(
 
 
 def rayleigh_step(rate: Tensor, expectation: Tensor, lr: float, temperature: float = 1.0) -> Tensor:
-    """Rayleigh densities θλe^(−λθ²/2): λ ← λ + ½αλ(E[θ∂ℓ] − τ), from `expectation` = E[θ∂ℓ] (Eq. 13)."""
+    """Rayleigh densities θλe^(−λθ²/2): λ ← λ + ½αλ(E[θ∂ℓ] − τ), from `expectation` = E[θ∂ℓ] (Eq. 15)."""
     return rate + 0.5 * lr * rate * (expectation - temperature)
 
 

@@ -1,0 +1,50 @@
+"""The code of README.md and CONTRIBUTING.md runs and does what the text says; files and links that are named exist."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/paper-notes.md"]
+
+
+def run(page: str, which: int) -> dict[str, Any]:
+    """The names that a page's Python block leaves behind."""
+    block = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)[which]
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(block, f"{page}, block {which}", "exec"), names)
+    return names
+
+
+def test_quickstart(capsys: pytest.CaptureFixture[str]) -> None:
+    q = run("README.md", 0)["q"]
+    torch.testing.assert_close(q.mean["weights"], torch.tensor([1.0, -2.0, 0.5]), atol=0.08, rtol=0)
+    assert float(q.mean["noise"]) == pytest.approx(0.3, abs=0.04)
+    assert capsys.readouterr().out
+
+
+def test_a_group_of_your_own() -> None:
+    names = run("CONTRIBUTING.md", 0)
+    torch.testing.assert_close(names["q"].mean, torch.full((3,), 3.0), atol=0.02, rtol=0)
+    assert float(names["q"].element.log_scale.exp()) == pytest.approx(0.5, rel=0.04)
+
+
+def test_a_base_of_your_own() -> None:
+    names = run("CONTRIBUTING.md", 1)
+    assert names["base"].variance == pytest.approx(math.pi**2 / 3, rel=1e-6)
+    torch.testing.assert_close(names["q"].mean, torch.full((2,), 2.0), atol=0.03, rtol=0)
+    torch.testing.assert_close(names["q"].variance, torch.full((2,), 0.5), atol=0, rtol=0.08)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w/.-]+)`", text) + re.findall(
+        r"\]\((?!http)([\w/.-]+)\)", text
+    )
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert not missing
