@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,7 @@ class Posterior:
             raise ValueError(f"A posterior is over parameters of its model, which has none of the names {unknown}.")
         self.temperature = temperature
         fixed = {name: p for name, p in parameters.items() if name not in self.families}
-        self.fixed = {name: p.detach().clone() for name, p in fixed.items()}
+        self.fixed = {name: _whole(p.detach()).clone() for name, p in fixed.items()}
         self.buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
         self._dtypes = {name: p.dtype for name, p in parameters.items()}
 
@@ -88,6 +89,7 @@ class Posterior:
 
     @contextmanager
     def _installed(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        _refuse_sharded(self.model)
         slots = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         values = {**weights, **{name: value.clone() for name, value in self.buffers.items()}}
         kept = {name: slot.data for name, slot in slots.items()}
@@ -140,6 +142,7 @@ class Posterior:
             raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
         if int(samples) != samples or samples < 0:
             raise ValueError(f"samples must be a whole number, 0 for the point estimate, but got {samples}.")
+        _refuse_sharded(self.model)
         first = next(iter(self.families.values()))
         generator = torch.Generator(device=first.device).manual_seed(seed)
         batches = input_batches(inputs, batch_size, first.device)
@@ -287,6 +290,19 @@ def unwrap(model: nn.Module) -> nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def _whole(t: Tensor) -> Tensor:
+    return t.full_tensor() if hasattr(t, "full_tensor") else t  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # loaded if the model was sharded, and slow to load otherwise
+    if fsdp is not None and any(isinstance(module, getattr(fsdp, "FSDPModule", ())) for module in model.modules()):
+        raise ValueError(
+            "The model is sharded (fully_shard), and puts its own weights in place of a sample's. Save the posterior, and "
+            "load it for a plain model: Posterior.load(path, model)."
+        )
 
 
 def _point(family: Family[Any]) -> Tensor:

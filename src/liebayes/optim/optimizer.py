@@ -21,7 +21,7 @@ from ..rule import Absorbed, Family, Form, Metric
 from . import engine, reduction, sharding
 from .buckets import Bucket, buckets
 from .noise import stream_generator
-from .sampling import GradientMarks, SampleBuffers
+from .sampling import GradientMarks, SampleBuffers, gradient_sizes
 from .settings import OBJECTS, Prior, describe, named, prepare, written
 
 NOISE_STREAM = "torch generator by (seed, step, sample), parameters in order"
@@ -283,6 +283,7 @@ class LieGroupBLR(Optimizer):
         self._folds += 1
         self._buffers.pending = False
         self._marks = GradientMarks(parameters)
+        self._sizes = gradient_sizes(parameters)
 
     def _accumulator(self, p: Tensor, index: int, block: Tensor, flat: bool) -> Tensor:
         blocks = self._accumulators.setdefault(p, [])
@@ -387,7 +388,11 @@ class LieGroupBLR(Optimizer):
 
     def _refuse_late_changes(self) -> None:
         changed = [p for p in self._sampled if self._marks.changed(p) and p.grad is not None and bool(p.grad.any())]
+        if not self._poisoned:
+            pairs = zip(self._sampled, self._sizes, gradient_sizes(self._sampled), strict=True)
+            changed += [p for p, then, now in pairs if now not in (0, then) and not self._marks.changed(p)]
         if changed:
+            self._forget()
             raise RuntimeError(
                 f"Gradients of {len(changed)} parameters were changed after their samples had been folded in, which would not "
                 "count. With several samples clip, unscale and accumulate inside the closure or the block."
@@ -533,6 +538,8 @@ class LieGroupBLR(Optimizer):
     def families(self) -> dict[Tensor, Family[Any]]:
         """The member of its family that each trained parameter has reached."""
         self._refuse_inside("The posterior cannot be taken")
+        if sharding.all_sharded(self._trained()):
+            sharding.forget_gathered_weights()  # the model then has its shards as parameters, by which they are found
         found: dict[Tensor, Family[Any]] = {}
         with torch.no_grad():
             for settings in self.param_groups:
