@@ -1,0 +1,106 @@
+"""Where data sets are kept, and how missing files are downloaded.
+
+The data directory is the argument `data_dir`, otherwise the environment variable LIEBAYES_DATA, otherwise a folder in the
+user's cache. A data set's files may lie directly in it or in the subfolders in which people conventionally keep them.
+Downloads are written beside their destination and renamed once their checksum is right: a file under its final name is
+always a whole one, and no file of the user's is ever replaced or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import logging
+import os
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import DataError, DataFileError, MissingDataError, reason
+
+VARIABLE = "LIEBAYES_DATA"
+TIMEOUT = 30.0  # seconds without an answer
+_CHUNK = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file: its name, its published MD5 sum, and the addresses that serve it, tried in order."""
+
+    filename: str
+    md5: str
+    addresses: tuple[str, ...]
+
+
+def data_root(data_dir: str | os.PathLike[str] | None) -> Path:
+    """The data directory: the argument, LIEBAYES_DATA, or the user's cache, the first that is given."""
+    chosen = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
+    if chosen is None:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "liebayes"
+    root = Path(chosen).expanduser()
+    if root.exists() and not root.is_dir():
+        raise DataError(f"{root} is a file; data_dir (--data-dir, {VARIABLE}) must be the folder that holds the data")
+    return root
+
+
+def folders(root: Path, subfolders: Sequence[str]) -> list[Path]:
+    """The existing ones among the conventional subfolders and, last, the root itself.
+
+    The root comes last because its files may belong to another data set with the same file names.
+    """
+    return [folder for folder in (*(root / name for name in subfolders), root) if folder.is_dir()]
+
+
+def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = "") -> Path:
+    """Download a missing file into the folder, or say which file to put where."""
+    path = folder / remote.filename
+    advice = (
+        f"Get it from {remote.addresses[-1]} and put it there, or name the folder that has it with data_dir "
+        f"(--data-dir) or the environment variable {VARIABLE}."
+    )
+    if not download:
+        raise MissingDataError(f"{what}: there is no {path}{note}, and download is off. {advice}")
+    failures: list[str] = []
+    for address in remote.addresses:
+        log.info("%s: downloading %s to %s", what, address, path)
+        try:
+            return _fetch(address, path, remote.md5)
+        except (OSError, http.client.HTTPException) as error:
+            # URLError carries the reason of the system inside it.
+            cause = getattr(error, "reason", None)
+            failures.append(f"{address}: {reason(cause if isinstance(cause, BaseException) else error)}")
+    raise MissingDataError(
+        f"{what}: there is no {path}{note}, and it could not be downloaded ({'; '.join(failures)}). {advice}"
+    )
+
+
+def _fetch(address: str, path: Path, md5: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.md5(usedforsecurity=False)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as out, urllib.request.urlopen(address, timeout=TIMEOUT) as answer:
+            size = 0
+            while chunk := answer.read(_CHUNK):
+                out.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+                log.debug("%s: %d bytes", path.name, size)
+            out.flush()
+            os.fsync(out.fileno())
+        if digest.hexdigest() != md5:
+            raise DataFileError(
+                address,
+                f"what came has the MD5 sum {digest.hexdigest()} ({size:,} bytes), expected {md5}; it was not kept. "
+                f"Try again, or put the right {path.name} into {path.parent}",
+            )
+        part.chmod(0o644)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,102 @@
+"""The python version of CIFAR is pickled; this reads such files without running anything they name.
+
+A pickle may name any importable function and have it called. Here every name leads to a stand-in of our own, and only the
+three names that a pickled NumPy array of Python 2 uses (and the one with which Python 3 writes bytes in the old protocols)
+are known at all. So no code outside this file runs, and NumPy is not needed.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .errors import DataFileError, reason
+
+
+class _DType:
+    """Stands in for numpy.dtype."""
+
+    def __init__(self, code: object = None, *_: object) -> None:
+        self.code = _text(code)
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and the like: nothing that matters for single bytes."""
+
+
+class _Array:
+    """Stands in for numpy.ndarray: keeps what the pickle says of it."""
+
+    shape: object = None
+    dtype: object = None
+    fortran: object = None
+    content: object = None
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, tuple) and len(state) == 5:
+            _, self.shape, self.dtype, self.fortran, self.content = state
+
+
+def _reconstruct(*_: object) -> _Array:
+    """Stands in for numpy's function of this name, which makes an empty array that the state then fills."""
+    return _Array()
+
+
+def _encode(text: object, encoding: object = "latin1") -> bytes:
+    """Stands in for _codecs.encode, for the one call that Python 3 writes."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError("_codecs.encode with other arguments than a latin-1 text")
+    return text.encode("latin-1")
+
+
+_KNOWN: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _DType,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str, /) -> object:
+        try:
+            return _KNOWN[module_name, global_name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which no CIFAR file needs") from None
+
+
+def read_pickle(path: Path, content: bytes | bytearray) -> dict[str, object]:
+    """The dictionary in a pickle of lists, numbers, texts and arrays of bytes; keys as text, arrays as uint8 tensors."""
+    try:
+        # Texts of Python 2 may hold anything, and come as bytes.
+        loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except MemoryError as error:
+        raise DataFileError(path, "the pickle asks for more memory than there is: broken or another file") from error
+    except Exception as error:  # a broken pickle may raise anything
+        raise DataFileError(path, f"not a CIFAR file of the python version: {reason(error)}") from error
+    if not isinstance(loaded, dict):
+        raise DataFileError(path, f"expected a pickled dictionary, but a {type(loaded).__name__} came")
+    return {_text(key): _tensor(path, value) if isinstance(value, _Array) else value for key, value in loaded.items()}
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _tensor(path: Path, array: _Array) -> Tensor:
+    shape, content = array.shape, array.content
+    if not isinstance(shape, tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise DataFileError(path, f"holds an array without a proper shape ({shape!r:.80})")
+    if not isinstance(array.dtype, _DType) or array.dtype.code != "u1" or array.fortran not in (False, 0):
+        raise DataFileError(path, "holds an array of another kind than bytes in C order")
+    if not isinstance(content, bytes) or len(content) != math.prod(shape):
+        came = f"{len(content):,}" if isinstance(content, bytes) else "no"
+        raise DataFileError(path, f"holds an array of shape {shape} with {came} bytes")
+    if not content:
+        return torch.empty(shape, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape)

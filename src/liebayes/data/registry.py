@@ -1,0 +1,87 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Protocol
+
+from .cifar import cifar10, cifar100
+from .dataset import Dataset
+from .digits import digits
+from .errors import DataError
+from .idx import fashion_mnist, mnist
+from .tiny_imagenet import tiny_imagenet
+
+
+class Reader(Protocol):
+    """What `register` takes: a function of the data directory and of whether it may download."""
+
+    def __call__(self, data_dir: Path | None, download: bool, /) -> Dataset: ...
+
+
+_readers: dict[str, Reader] = {
+    "digits": digits,
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tinyimagenet": tiny_imagenet,
+}
+
+
+def names() -> list[str]:
+    """The names that `load` knows, the built-in ones first.
+
+    >>> names()[:3]
+    ['digits', 'mnist', 'fashion-mnist']
+    """
+    return list(_readers)
+
+
+def load(name: str = "digits", data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Dataset:
+    """A data set by name, from the data directory, or downloaded to it.
+
+    `data_dir` defaults to the environment variable LIEBAYES_DATA, and that to a folder in the user's cache.
+
+    >>> load("digits")
+    Dataset('digits': 1,437 training and 360 test images of 1×8×8, 10 classes)
+    """
+    reader = _readers.get(_key(name))
+    if reader is None:
+        close = difflib.get_close_matches(_key(name), _readers, 1)
+        raise DataError(
+            f"there is no data set {name!r}{f'; did you mean {close[0]!r}?' if close else ''} "
+            f"Known: {', '.join(_readers)}. Your own: liebayes.data.register or from_tensors."
+        )
+    return reader(None if data_dir is None else Path(data_dir), download)
+
+
+def register(name: str, reader: Reader, *, replace: bool = False) -> None:
+    """Make a data set of one's own known to `load`, and so to the program.
+
+    >>> from liebayes import data
+    >>> data.register("small-digits", lambda data_dir, download: data.load("digits").folds(10)[0])
+    >>> data.load("small-digits")
+    Dataset('digits': 1,617 training and 180 test images of 1×8×8, 10 classes)
+    >>> data.unregister("small-digits")
+    """
+    if not callable(reader):
+        raise ValueError(f"the reader of {name!r} must be a function of (data_dir, download), not a {type(reader).__name__}")
+    if not _key(name):
+        raise ValueError("a data set needs a name")
+    if _key(name) in _readers and not replace:
+        raise ValueError(f"there is a data set {name!r} already; pass replace=True to put another in its place")
+    _readers[_key(name)] = reader
+
+
+def unregister(name: str) -> None:
+    """Forget a registered data set."""
+    if _readers.pop(_key(name), None) is None:
+        raise ValueError(f"there is no data set {name!r}")
+
+
+def _key(name: str) -> str:
+    """Capitals and underscores do not matter."""
+    return name.strip().lower().replace("_", "-")
