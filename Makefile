@@ -18,13 +18,19 @@ demo: $(VENV)/installed
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/pyright --pythonpath $(BIN)/python --verifytypes liebayes --ignoreexternal
+	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes liebayes --ignoreexternal  # takes its Python from the path only
 
 test: lint
 	$(BIN)/python -m pytest -n 2
 
 torture: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 tests/torture -o python_files='torture_*.py'
+
+figures: $(VENV)/installed
+	$(BIN)/python examples/figure1.py docs/figure1.png
+
+benchmark: $(VENV)/installed
+	$(BIN)/python benchmarks/fit.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
