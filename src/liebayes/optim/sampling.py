@@ -43,6 +43,7 @@ class SampleBuffers:
 
     def release(self) -> None:
         """Gives up the buffers if a graph still needs them, so that the next sample gets fresh ones."""
+        self._sample += 1
         if len(self._aliases):
             self.values = {}
             self._aliases = weakref.WeakSet()
@@ -60,7 +61,6 @@ class SampleBuffers:
         parameters = [p for p in parameters if not is_sharded(p)]
         points = [p.data for p in parameters]
         self.active = True
-        self._sample += 1
         try:
             for p in parameters:
                 p.data = self.values[p]
@@ -114,6 +114,12 @@ def _exchange(shards: list[tuple[Tensor, Tensor]]) -> None:
         b.copy_(kept)
     if shards:
         forget_gathered_weights()
+
+
+def gradient_sizes(parameters: list[Tensor]) -> list[float]:
+    """A number for each gradient that changes when it is scaled, which GradScaler does without raising its version."""
+    sizes = [torch.zeros(()) if p.grad is None else local(p.grad).detach().abs().sum(dtype=torch.float32) for p in parameters]
+    return torch.stack([size.to(sizes[0].device) for size in sizes]).tolist() if sizes else []
 
 
 class GradientMarks:
