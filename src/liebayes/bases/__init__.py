@@ -4,6 +4,7 @@ from .base import Base
 from .half_line import Exponential, LogNormal, Rayleigh
 from .quadrature import HALF_LINE, REAL_LINE, Support
 from .real_line import Cauchy, Dirac, Gumbel, Laplace, Normal, StudentT, Uniform
+from .text import parse
 from .wrapped import Wrapped, from_distribution
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "Uniform",
     "Wrapped",
     "from_distribution",
+    "parse",
 ]
