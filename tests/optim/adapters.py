@@ -16,7 +16,7 @@ from liebayes.groups import DiagonalAffine, TriangularAffine
 from liebayes.rule import Absorbed, Adaptive, Fisher
 
 
-class NotApplicable(Exception):
+class NotApplicableError(Exception):
     """The behaviour makes no sense for this optimizer."""
 
 
@@ -58,11 +58,11 @@ class Adapter:
 
     def require_samples(self) -> None:
         if not self.has_samples:
-            raise NotApplicable("it has no samples")
+            raise NotApplicableError("it has no samples")
 
     def require_ours(self) -> None:
         if not self.ours:
-            raise NotApplicable("it has no such notion")
+            raise NotApplicableError("it has no such notion")
 
     def __str__(self) -> str:
         return self.name

@@ -12,15 +12,16 @@ import math
 import pickle
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
-from adapters import Adapter, NotApplicable
+from adapters import Adapter, NotApplicableError
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 
 import liebayes as lb
 from liebayes.bases import Exponential, Laplace, Normal
@@ -59,7 +60,7 @@ def verdict(case: Behaviour, adapter: Adapter) -> tuple[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             case.check(adapter)
-    except NotApplicable as reason:
+    except NotApplicableError as reason:
         return "–", str(reason)
     except Exception as problem:
         return "no", f"{type(problem).__name__}: {problem}".split("\n")[0][:160]
@@ -69,7 +70,7 @@ def verdict(case: Behaviour, adapter: Adapter) -> tuple[str, str]:
 # Words of the checks.
 
 
-class Interrupt(Exception):
+class InterruptError(Exception):
     pass
 
 
@@ -95,7 +96,7 @@ def moved(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 def loss_of(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Tensor:
-    return F.cross_entropy(model(x), y)
+    return cross_entropy(model(x), y)
 
 
 def train(a: Adapter, optimizer: Any, model: nn.Module, steps: int = 1, x: Tensor = X, y: Tensor = Y) -> None:
@@ -120,7 +121,7 @@ def closure_for(optimizer: Any, model: nn.Module, kept: list[Any] | None = None,
 
 def gradient_at(model: nn.Module, weights: dict[str, Tensor], x: Tensor = X, y: Tensor = Y) -> list[Tensor]:
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
-    return list(torch.autograd.grad(F.cross_entropy(functional_call(model, leaves, (x,)), y), list(leaves.values())))
+    return list(torch.autograd.grad(cross_entropy(functional_call(model, leaves, (x,)), y), list(leaves.values())))
 
 
 def here(model: nn.Module) -> dict[str, Tensor]:
@@ -160,8 +161,8 @@ def exception_in_block(a: Adapter) -> None:
         with a.block(optimizer):
             expect(not equal(values(model), before), "the module holds no sample inside the block")
             loss_of(model).backward()
-            raise Interrupt
-    except Interrupt:
+            raise InterruptError
+    except InterruptError:
         pass
     expect(equal(values(model), before), "weights stay perturbed")
     expect([p.data_ptr() for p in model.parameters()] == storage, "parameters lost their storage")
@@ -178,12 +179,10 @@ def exception_in_closure(a: Adapter) -> None:
 
     def closure() -> Tensor:
         loss_of(model).backward()
-        raise Interrupt
+        raise InterruptError
 
-    try:
+    with suppress(InterruptError):
         optimizer.step(closure)
-    except Interrupt:
-        pass
     expect(equal(values(model), before), "weights stay perturbed")
     optimizer.step(closure_for(optimizer, model))
     expect(not equal(values(model), before), "training does not go on")
@@ -837,7 +836,7 @@ def _compiled(a: Adapter, backend: str) -> None:
                 continue
             optimizer.zero_grad()
             with a.block(optimizer):
-                loss = F.cross_entropy(network(X), Y)
+                loss = cross_entropy(network(X), Y)
                 if not late or not a.ours:
                     loss.backward()
             if late and a.ours:
@@ -889,7 +888,7 @@ def complex_parameters(a: Adapter) -> None:
 def integer_parameters(a: Adapter) -> None:
     n = nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
     if not a.has_samples:
-        raise NotApplicable("it never writes a tensor without gradient")
+        raise NotApplicableError("it never writes a tensor without gradient")
     _refused(lambda: a.make([("n", n)] if a.ours else [n]), "int64", *(["n"] if a.ours else []))
 
 
@@ -914,7 +913,7 @@ def sparse_gradients(a: Adapter) -> None:
 @behaviour("values outside the group's domain", "negative parameters of a positive group are refused with the remedy")
 def negative_parameters(a: Adapter) -> None:
     if not a.positive:
-        raise NotApplicable("it takes all numbers")
+        raise NotApplicableError("it takes all numbers")
     for bad in (-1.0, 0.0, math.nan):
         _refused(lambda bad=bad: a.make([("w", nn.Parameter(torch.tensor([1.0, bad])))]), "w ", "positive", "sign constraint")
 
@@ -1170,17 +1169,12 @@ def nonfinite(a: Adapter) -> None:
             options = {"nonfinite": policy, "mc_samples": samples} if a.ours else {}
             optimizer = a.make(model.parameters(), **options)
 
-            def one(
-                factor: float, optimizer: Any = optimizer, model: nn.Module = model, samples: int = samples
-            ) -> list[Tensor]:
-                drawn = []
+            def one(factor: float, optimizer: Any = optimizer, model: nn.Module = model, samples: int = samples) -> None:
                 optimizer.zero_grad()
                 for i in range(samples if a.ours else 1):
                     with a.block(optimizer):
-                        drawn += values(model)
                         (loss_of(model) * (factor if i == 0 else 1.0)).backward()
                 optimizer.step()
-                return drawn
 
             one(1.0)
             before, state = values(model), _state(optimizer) if a.ours else []
@@ -1217,7 +1211,7 @@ def noise_after_skip(a: Adapter) -> None:
 @behaviour("foreach", "many tensors at once give what one by one gives, to rounding")
 def foreach(a: Adapter) -> None:
     if not a.ours and a.has_samples:
-        raise NotApplicable("it has one path only")
+        raise NotApplicableError("it has one path only")
 
     def run(together: bool, size: int = buckets.SIZE, samples: int = 1) -> list[Tensor]:
         model = a.network()
