@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from small_problem import OPTIMIZERS, batches, network, optimizer_for, states, train
+from small_problem import OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -60,6 +61,28 @@ def nonfinite(mc_samples: int, policy: str) -> dict[str, Any]:
     after = states(model, optimizer)
     train(model, optimizer, data[3:])
     return {"before": before, "after": after, "raised": raised, "skipped": optimizer.skipped, "end": states(model, optimizer)}
+
+
+def scaler(overflow: bool, unscale: bool) -> dict[str, Any]:
+    """GradScaler, which looks at the gradients of its own rank only."""
+    model = lb.optim.local_gradients(DistributedDataParallel(network()))
+    optimizer = optimizer_for("affine", model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    skipped = []
+    for i, (x, y) in enumerate(own_part(batches())):
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            loss = (model(x) - y).square().mean()
+        if overflow and i == 1 and dist.get_rank() == 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+        before = states(model, optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        skipped.append(largest_difference(before, states(model, optimizer)) == 0)
+    return {"states": states(model, optimizer), "skipped": skipped}
 
 
 class TwoHeads(nn.Module):
@@ -135,6 +158,7 @@ SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         for count in (1, 2)
         for wrapped in (False, True)
     },
+    **{f"scaler {o} {u}": (scaler, (o, u)) for o in (False, True) for u in (False, True)},
     "first half": (first_half, ()),
     "second half": (second_half, ()),
 }

@@ -74,6 +74,20 @@ def test_ranks_agree_on_what_is_not_finite(ranks: dict[str, list[Any]], policy: 
     assert largest_difference(first["end"], second["end"]) == 0
 
 
+@pytest.mark.parametrize("unscale", [False, True])
+def test_a_gradient_scaler(ranks: dict[str, list[Any]], unscale: bool):
+    first, second = results(ranks, f"scaler False {unscale}")
+    assert largest_difference(first["states"], second["states"]) == 0
+    assert largest_difference(first["states"], one_process("affine", 2)) < ROUNDING
+
+
+@pytest.mark.parametrize("unscale", [False, True])
+def test_ranks_skip_together_what_a_scaler_skips_on_one(ranks: dict[str, list[Any]], unscale: bool):
+    first, second = results(ranks, f"scaler True {unscale}")
+    assert first["skipped"] == second["skipped"] == [False, True, False, False]
+    assert largest_difference(first["states"], second["states"]) == 0
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("mc_samples", [1, 2])
 def test_a_gradient_on_one_rank_only(ranks: dict[str, list[Any]], mc_samples: int, wrapped: bool):

@@ -354,12 +354,25 @@ class LieGroupBLR(Optimizer):
                 "Pass a closure, or run the forward pass inside `with optimizer.sampled():`. A trainer that calls step() this "
                 "way needs the callback of liebayes.integrations."
             )
+        self._unscale()
         if self._folds:
             if self._buffers.pending:
                 self._fold()
             self._refuse_late_changes()
         self._apply()
         return loss
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asks GradScaler to call step() also if this rank's gradients have overflowed: ranks skip a step together."""
+        return reduction.world_size(self.process_group) > 1
+
+    @torch.no_grad()
+    def _unscale(self) -> None:
+        scale = getattr(self, "grad_scale", None)  # set by GradScaler, unless its unscale_ was called
+        if scale is not None:
+            for gradient in [p.grad for p in self._sampled if p.grad is not None]:
+                sharding.local(gradient).div_(scale)
 
     def _evaluate(self, closure: Callable[..., Any], batch: tuple[Any, ...] | None) -> Any:
         parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
@@ -415,7 +428,7 @@ class LieGroupBLR(Optimizer):
         if lost:
             self._forget()
             self.clock += 1
-            if self.nonfinite == "skip":
+            if self.nonfinite == "skip" or hasattr(self, "found_inf"):  # GradScaler lowers its scale and goes on
                 self.skipped += 1
                 return
             raise NonFiniteError(
@@ -468,7 +481,8 @@ class LieGroupBLR(Optimizer):
         if same and noisy and total > 0:
             raise RuntimeError(
                 "All ranks have the same gradients although their samples differ: DistributedDataParallel has averaged them, "
-                "which shrinks the scale's covector. Call liebayes.optim.local_gradients(ddp_model) once, before training."
+                "which shrinks the scale's covector. Call liebayes.optim.local_gradients(ddp_model) once, before training; "
+                "the callback of liebayes.integrations.lightning does."
             )
 
     # Checkpoints: tensors, numbers and strings only.

@@ -1,0 +1,114 @@
+"""A program for torchrun: Lightning and Accelerate on two processes with DistributedDataParallel."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import liebayes as lb
+
+STEPS = 3
+
+
+def data() -> tuple[Tensor, Tensor]:
+    x = torch.randn(8 * STEPS, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return x, x.sum(1, keepdim=True).sin() + 1
+
+
+def own_loader() -> DataLoader[Any]:
+    """Rank r has the r-th half of every batch of eight."""
+    rank = dist.get_rank()
+    x, y = (t.view(STEPS, 2, 4, -1)[:, rank].reshape(STEPS * 4, -1) for t in data())
+    return DataLoader(TensorDataset(x, y), 4)
+
+
+def network() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    with torch.no_grad():
+        for i, p in enumerate(model.parameters()):
+            p.copy_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i), dtype=p.dtype))
+    return model
+
+
+def optimizer_for(model: nn.Module, mc_samples: int = 1) -> lb.LieGroupBLR:
+    return lb.AffineBLR(model.parameters(), 0.1, data_size=50, base=lb.bases.Normal(0.2), mc_samples=mc_samples)
+
+
+def with_lightning(callbacks: int) -> list[Tensor]:
+    import lightning.pytorch as pl
+
+    from liebayes.integrations.lightning import PosteriorSampling
+
+    class Regression(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = network()
+
+        def train_dataloader(self) -> DataLoader[Any]:
+            return own_loader()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            x, y = batch
+            return nn.functional.mse_loss(self.model(x), y)
+
+        def configure_optimizers(self) -> Any:
+            return optimizer_for(self)
+
+    module = Regression()
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, use_distributed_sampler=False, barebones=False,
+        callbacks=[PosteriorSampling()] * callbacks,
+    )  # fmt: skip
+    trainer.fit(module)
+    return results(module.model, trainer.optimizers[0])
+
+
+def with_accelerate() -> list[Tensor]:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = network()
+    model, optimizer = accelerator.prepare(model, optimizer_for(model))
+    assert accelerator.num_processes == 2
+    lb.optim.local_gradients(model)
+    for x, y in own_loader():
+        with optimizer.optimizer.sampled(again=True):
+            accelerator.backward(nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+    return results(model, optimizer.optimizer)
+
+
+def results(model: nn.Module, optimizer: Any) -> list[Tensor]:
+    found = [p.detach().clone() for p in model.parameters()]
+    for state in optimizer.state_dict()["state"].values():
+        found += [value.clone() for value in state.values() if isinstance(value, Tensor)]
+    return found
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = {"lightning": outcome(with_lightning, 1), "accelerate": outcome(with_accelerate)}
+    found["lightning, no callback"] = outcome(with_lightning, 0)
+    torch.save(found, Path(sys.argv[1]) / f"{dist.get_rank()}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
