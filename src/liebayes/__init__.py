@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from . import bases, groups, optim, rule
+from . import bases, data, groups, metrics, nn, optim, rule
 from .optim import AdditiveBLR, AffineBLR, LieGroupBLR, MultiplicativeBLR
 from .posterior import Posterior
 from .rule import Absorbed, Adaptive, Family, Fisher, ProductFamily
@@ -22,8 +22,11 @@ __all__ = [
     "ProductFamily",
     "__version__",
     "bases",
+    "data",
     "fit",
     "groups",
+    "metrics",
+    "nn",
     "optim",
     "rule",
 ]

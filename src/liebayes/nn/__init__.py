@@ -1,0 +1,28 @@
+"""The paper's networks (Sec. 5, App. B), and signs for any network (Sec. 4.2): the optimizer sees positive magnitudes only."""
+
+from .constraints import PlusMinus, SignConstraint, Signed
+from .conversion import dale, fixed_sign, plus_minus, restore
+from .lenet import lenet
+from .mlp import mlp
+from .normalization import FilterResponseNorm
+from .parameters import SplitParameters, parameter_groups, split_parameters
+from .resnet import resnet20
+from .units import unit_signs
+
+__all__ = [
+    "FilterResponseNorm",
+    "PlusMinus",
+    "SignConstraint",
+    "Signed",
+    "SplitParameters",
+    "dale",
+    "fixed_sign",
+    "lenet",
+    "mlp",
+    "parameter_groups",
+    "plus_minus",
+    "resnet20",
+    "restore",
+    "split_parameters",
+    "unit_signs",
+]

@@ -1,0 +1,59 @@
+"""Filter response normalisation with a learned threshold (Singh and Krishnan, 2020), which needs no batch statistics.
+
+For each image and channel, with the mean over positions: ν² = mean(x²), y = γ·x/√(ν² + ε) + β, z = max(y, τ).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class FilterResponseNorm(nn.Module):
+    """Normalises every channel of every image by its own root mean square, then thresholds.
+
+    Args:
+        channels: how many channels there are, the second dimension of the input.
+        eps: ε. For feature maps of one position, where ν² is one number, take something like 1e-4.
+        threshold: whether `forward` ends with max(y, τ). Without, `thresholded` applies it later, e.g. after an addition.
+
+    >>> norm = FilterResponseNorm(2)
+    >>> norm(torch.tensor([[[[3.0, -3.0]], [[4.0, 4.0]]]])).round(decimals=3)
+    tensor([[[[1., 0.]],
+             [[1., 1.]]]], grad_fn=<RoundBackward1>)
+    """
+
+    def __init__(self, channels: int, *, eps: float = 1e-6, threshold: bool = True) -> None:
+        super().__init__()
+        if channels < 1 or eps <= 0:
+            raise ValueError(f"channels must be at least 1 and eps positive, but got {channels} and {eps}.")
+        self.channels = channels
+        self.eps = eps
+        self.threshold = threshold
+        self.gamma = nn.Parameter(torch.ones(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+        self.tau = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """z, or y if the threshold is left for later."""
+        if x.ndim < 3 or x.shape[1] != self.channels:
+            raise ValueError(
+                f"Expected images of {self.channels} channels, (batch, {self.channels}, positions...), "
+                f"but got the shape {tuple(x.shape)}."
+            )
+        # 16-bit squares overflow at 256 (float16) or lose their small summands (both), so ν² is taken in float32.
+        wide = x.float() if x.dtype.itemsize < 4 else x
+        response = torch.rsqrt(wide.square().mean(tuple(range(2, x.ndim)), keepdim=True) + self.eps).to(x.dtype)
+        y = self._per_channel(self.gamma, x) * (x * response) + self._per_channel(self.beta, x)
+        return self.thresholded(y) if self.threshold else y
+
+    def thresholded(self, y: Tensor) -> Tensor:
+        """max(y, τ)."""
+        return torch.maximum(y, self._per_channel(self.tau, y))
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, eps={self.eps:g}" + ("" if self.threshold else ", threshold=False")
+
+    @staticmethod
+    def _per_channel(p: Tensor, x: Tensor) -> Tensor:
+        return p.view(-1, *[1] * (x.ndim - 2))
