@@ -28,14 +28,14 @@ def accuracy(probabilities: Tensor, labels: Tensor) -> float:
 def nll(probabilities: Tensor, labels: Tensor) -> float:
     """The mean of −log p(label), in nats.
 
-    A probability of zero counts as the smallest normal number of the dtype given (1.2e-38 for float32: 87 nats), so that the
-    mean stays finite.
+    A probability of zero counts as the smallest normal number of float32, 1.2e-38 or 87 nats (of float64, 708 nats, if the
+    probabilities are that precise), so that the mean stays finite.
 
     >>> round(nll(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 0])), 4)
     0.3466
     """
     p, y = _checked(probabilities, labels)
-    smallest = torch.finfo(probabilities.dtype).tiny
+    smallest = torch.finfo(torch.float64 if probabilities.dtype == torch.float64 else torch.float32).tiny
     return float(-p.gather(1, y.unsqueeze(1)).clamp_min(smallest).log().mean())
 
 
@@ -70,7 +70,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> Reli
     p, y = _checked(probabilities, labels)
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins must be a whole number of at least 1, but got {bins!r}.")
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=p.device)
+    edges = torch.arange(bins + 1, dtype=torch.float64, device=p.device) / bins
     confidence, guess = p.max(1)
     index = torch.bucketize(confidence, edges[1:-1])  # the right edge belongs to a bin, so 1.0 is in the last
     counts = torch.bincount(index, minlength=bins)
