@@ -61,14 +61,37 @@ class Augmentation:
         return self.apply(images, self.draw(len(images), generator))
 
 
-def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+class Normalization:
     """(intensity − mean) / std, where uint8 images have the intensity pixel/255: one mean and std a channel, or one for all.
+
+    The constants are made once, for inputs of this dtype and number of dimensions.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        source: torch.dtype,
+        dimensions: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> None:
+        shape = (-1, *[1] * (dimensions - 2))
+        white = 255 if source == torch.uint8 else 1
+        spread = torch.tensor(std, dtype=torch.float64)
+        self.dtype = dtype
+        self.scale = (1 / (spread * white)).view(shape).to(device, dtype)
+        self.shift = (-torch.tensor(mean, dtype=torch.float64) / spread).view(shape).to(device, dtype)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        # Bytes are widened by the product itself: half the time of widening first.
+        return ((images if images.dtype == torch.uint8 else images.to(self.dtype)) * self.scale).add_(self.shift)
+
+
+def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+    """(intensity − mean) / std of these images (`Normalization`).
 
     >>> normalize(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), [0.5], [0.25]).round(decimals=4)
     tensor([[[[-2.,  2.]]]])
     """
-    shape = (-1, *[1] * (images.ndim - 2))
-    spread = torch.tensor(std, dtype=torch.float64)
-    shift = (-torch.tensor(mean, dtype=torch.float64) / spread).view(shape).to(images.device, dtype)
-    scale = (1 / (spread * (255 if images.dtype == torch.uint8 else 1))).view(shape).to(images.device, dtype)
-    return torch.addcmul(shift, images.to(dtype), scale)
+    return Normalization(mean, std, images.dtype, images.ndim, dtype, images.device)(images)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -53,12 +54,27 @@ def _encode(text: object, encoding: object = "latin1") -> bytes:
     return text.encode("latin-1")
 
 
-_KNOWN: dict[tuple[str, str], object] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _DType,
-    ("_codecs", "encode"): _encode,
+class _Callable:
+    """What a name in a pickle leads to: it can be called, and not be changed, which pickles may do to plain functions."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: object) -> object:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("it changes a function")
+
+
+_KNOWN: dict[tuple[str, str], _Callable] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Callable(_reconstruct),
+    ("numpy._core.multiarray", "_reconstruct"): _Callable(_reconstruct),
+    ("numpy", "ndarray"): _Callable(_Array),
+    ("numpy", "dtype"): _Callable(_DType),
+    ("_codecs", "encode"): _Callable(_encode),
 }
 
 
