@@ -1,0 +1,204 @@
+"""Figure 1(c) of the paper: a small network that obeys Dale's law, trained on digits with the multiplicative rule.
+
+    python examples/figure1c.py [docs/figure1c.png]
+
+Every hidden unit is excitatory or inhibitory: all its outgoing weights have one sign, in training and in every sample of
+the posterior. What is learned are their magnitudes, and many of them fade. Inputs may excite and inhibit, so that a receptive
+field has both colours. Lines are as wide as a weight times the mean activity of its unit: what it contributes on average.
+(The weight alone says little, since a unit half as active with twice the weights does the same.) Nodes are filled as far as
+the digit shown excites them. Takes about half a minute on one core.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.lines import Line2D
+from PIL import Image
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from liebayes import MultiplicativeBLR, Posterior
+from liebayes.metrics import accuracy
+from liebayes.nn import dale, mlp, unit_signs
+
+INK, RED, BLUE, GREY = "#222222", "#c8102e", "#1f5fa8", "#8c8c8c"
+FIELDS = LinearSegmentedColormap.from_list("fields", [BLUE, "#9dbfe0", "#ffffff", "#f0a79b", RED])
+HIDDEN = (28, 18)
+EPOCHS, BATCH, TRAINING = 100, 100, 1400
+HEIGHTS = {"input": 0.0, "fields": 1.55, "first": 2.3, "second": 4.35, "output": 6.2}
+
+
+def data() -> tuple[Tensor, Tensor]:
+    digits = load_digits()
+    order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(digits.images, dtype=torch.float32)[order] / 16, torch.tensor(digits.target)[order]
+
+
+def train(images: Tensor, labels: Tensor) -> tuple[nn.Sequential, Posterior]:
+    torch.manual_seed(0)
+    network = dale(mlp((8, 8), hidden=HIDDEN, activation=nn.ReLU, gain=math.sqrt(2)))
+    optimizer = MultiplicativeBLR(network.parameters(), lr=0.05, data_size=len(images), temperature=0.05)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * math.ceil(len(images) / BATCH))
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(len(images)).split(BATCH):
+
+            def closure(batch: Tensor = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = cross_entropy(network(images[batch]), labels[batch])
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            schedule.step()
+    return network, optimizer.posterior(network)
+
+
+def arranged(signs: Tensor, strength: Tensor) -> Tensor:
+    """Units from left to right: excitatory ones first, strong ones in the middle of their kind."""
+    result: list[int] = []
+    for sign in (1, -1):
+        members = sorted((signs == sign).nonzero().flatten().tolist(), key=lambda j: float(strength[j]))
+        result += members[::2] + members[1::2][::-1]
+    return torch.tensor(result)
+
+
+def places(count: int, width: float, gap_after: int | None = None) -> list[float]:
+    """Positions of units, centred, with a gap between the two kinds."""
+    gap = 0.0 if gap_after is None else 0.8
+    step = width / (count - 1 + gap)
+    return [-width / 2 + step * (i + (gap if gap_after is not None and i >= gap_after else 0.0)) for i in range(count)]
+
+
+def draw_edges(axes: Axes, weight: Tensor, below: list[float], above: list[float], y: tuple[float, float]) -> None:
+    """Weight (above, below) as curves, the strongest on top."""
+    curve = torch.linspace(0, 1, 40)
+    bend = 3 * curve**2 - 2 * curve**3
+    strength = (weight.abs() / weight.abs().max()).flatten()
+    lines, colours, widths = [], [], []
+    for index in strength.argsort().tolist():
+        i, j = divmod(index, weight.shape[1])
+        share = float(strength[index])
+        if share < 0.01:
+            continue
+        x = below[j] + (above[i] - below[j]) * bend
+        lines.append(torch.stack([x, y[0] + (y[1] - y[0]) * curve], 1).numpy())
+        colours.append(to_rgba(RED if weight[i, j] > 0 else BLUE, min(1.0, 0.12 + 0.8 * share**0.7)))
+        widths.append(0.3 + 3.2 * share)
+    axes.add_collection(LineCollection(lines, colors=colours, linewidths=widths, capstyle="round", zorder=2))
+
+
+def draw_nodes(axes: Axes, x: list[float], y: float, activity: Tensor, signs: Tensor) -> None:
+    """Units, filled as far as they are active."""
+    share = activity / activity.max().clamp_min(1e-9)
+    for place, level, sign in zip(x, share.tolist(), signs.tolist(), strict=True):
+        colour = RED if sign > 0 else BLUE
+        axes.scatter(place, y, s=105, color="white", edgecolor=colour, linewidth=1.5, zorder=4)
+        axes.scatter(place, y, s=105, color=to_rgba(colour, 0.1 + 0.9 * level), edgecolor="none", zorder=5)
+
+
+def small_share(*weights: Tensor) -> float:
+    return float(torch.cat([(weight.abs() < 0.05 * weight.abs().max()).flatten() for weight in weights]).float().mean())
+
+
+def picture(axes: Axes, values: Tensor, x: float, y: float, size: float, **style: object) -> None:
+    box = (x - size / 2, x + size / 2, y - size / 2, y + size / 2)
+    axes.imshow(values.numpy(), extent=box, zorder=3, interpolation="nearest", **style)  # pyright: ignore
+
+
+def draw(network: nn.Sequential, posterior: Posterior, images: Tensor, image: Tensor, score: float, path: Path) -> None:
+    W1, W2, W3 = (layer.weight.detach() for layer in network if isinstance(layer, nn.Linear))
+    first, second = unit_signs(HIDDEN[0]), unit_signs(HIDDEN[1])
+    with torch.no_grad():
+        W2, W3 = W2 * network[:3](images).mean(0), W3 * network[:5](images).mean(0)
+    order1, order2 = arranged(first, W2.abs().sum(0)), arranged(second, W3.abs().sum(0))
+    W1, W2, W3 = W1[order1], W2[order2][:, order1], W3[:, order2]
+    first, second = first[order1], second[order2]
+    with torch.no_grad():
+        activity1 = network[:3](image.unsqueeze(0))[0]
+        activity2 = network[:5](image.unsqueeze(0))[0]
+    probabilities = posterior.predict(image.unsqueeze(0), samples=200).probabilities[0]
+
+    width = 13.0
+    x1 = places(HIDDEN[0], width, int((first > 0).sum()))
+    x2 = places(HIDDEN[1], width * 0.86, int((second > 0).sum()))
+    x3 = places(10, width * 0.62)
+    figure, axes = plt.subplots(figsize=(13.2, 7.6))
+    axes.set(xlim=(-width / 2 - 1.15, width / 2 + 0.35), ylim=(-0.75, 7.75))
+    axes.set_aspect("equal")
+    axes.axis("off")
+
+    size = 0.42
+    picture(axes, image, 0.0, HEIGHTS["input"], 1.3, cmap="Greys", vmin=0, vmax=1)
+    axes.add_patch(plt.Rectangle((-0.65, HEIGHTS["input"] - 0.65), 1.3, 1.3, fill=False, ec=GREY, lw=0.8, zorder=4))
+    fan = [[(x * 0.09, HEIGHTS["input"] + 0.65), (x, HEIGHTS["fields"] - size / 2)] for x in x1]
+    axes.add_collection(LineCollection(fan, colors="#cccccc", linewidths=0.6, zorder=1))
+    for place, field, sign in zip(x1, W1, first, strict=True):
+        bound = float(field.abs().max())
+        picture(axes, field.view(8, 8), place, HEIGHTS["fields"], size, cmap=FIELDS, vmin=-bound, vmax=bound)
+        corner = (place - size / 2, HEIGHTS["fields"] - size / 2)
+        axes.add_patch(plt.Rectangle(corner, size, size, fill=False, ec=RED if sign > 0 else BLUE, lw=1.1, zorder=4))
+        axes.plot([place] * 2, [HEIGHTS["fields"] + size / 2, HEIGHTS["first"]], color="#cccccc", lw=0.8, zorder=1)
+    draw_edges(axes, W2, x1, x2, (HEIGHTS["first"], HEIGHTS["second"]))
+    draw_edges(axes, W3, x2, x3, (HEIGHTS["second"], HEIGHTS["output"]))
+    draw_nodes(axes, x1, HEIGHTS["first"], activity1[order1], first)
+    draw_nodes(axes, x2, HEIGHTS["second"], activity2[order2], second)
+    for digit, (place, p) in enumerate(zip(x3, probabilities.tolist(), strict=True)):
+        chosen = digit == int(probabilities.argmax())
+        axes.scatter(place, HEIGHTS["output"], s=260, color="white", edgecolor=INK, linewidth=1.8 if chosen else 0.8, zorder=5)
+        axes.text(place, HEIGHTS["output"] - 0.01, str(digit), ha="center", va="center", fontsize=10, color=INK, zorder=6,
+                  weight="bold" if chosen else "normal")  # fmt: skip
+        axes.add_patch(plt.Rectangle((place - 0.2, HEIGHTS["output"] + 0.33), 0.4, 0.8 * p, color=INK if chosen else GREY))
+        axes.plot([place - 0.2, place + 0.2], [HEIGHTS["output"] + 0.33] * 2, color=GREY, lw=0.8)
+    label = {"ha": "left", "va": "center", "fontsize": 9.5, "color": "#555555"}
+    left = -width / 2 - 1.1
+    axes.text(left, HEIGHTS["fields"], "receptive\nfields", **label)
+    axes.text(left, HEIGHTS["first"] + 0.28, "hidden 1", **label)
+    axes.text(left, HEIGHTS["second"] + 0.28, "hidden 2", **label)
+    axes.text(left, HEIGHTS["output"], "class, and its predictive probability", **label)
+    axes.text(left, HEIGHTS["input"], "input", **label)
+    axes.text(left, 7.5, "(c) Dale's law: a unit excites or inhibits, never both", fontsize=14, weight="bold", color=INK)
+    handles = [
+        Line2D([], [], color=RED, lw=2.5, marker="o", markersize=8, label="excitatory unit and its outgoing weights"),
+        Line2D([], [], color=BLUE, lw=2.5, marker="o", markersize=8, label="inhibitory unit and its outgoing weights"),
+    ]
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.575, 0.0), frameon=False, fontsize=9.5)
+    facts = (
+        f"{small_share(W2, W3):.0%} of the hidden connections contribute\n"
+        f"less than 5 % of their layer's strongest\ntest accuracy {score:.1%}"
+    )
+    axes.text(0.08, 0.075, facts, transform=axes.transAxes, fontsize=9.5, color="#555555", va="center")
+    figure.subplots_adjust(0.005, 0.005, 0.995, 0.995)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A palette makes it a third of the size.
+    file = BytesIO()
+    figure.savefig(file, dpi=105)
+    Image.open(file).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+
+
+def main() -> None:
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/figure1c.png")
+    images, labels = data()
+    network, posterior = train(images[:TRAINING], labels[:TRAINING])
+    probabilities = posterior.predict(images[TRAINING:], samples=32).probabilities
+    score = accuracy(probabilities, labels[TRAINING:])
+    shown = TRAINING + int((probabilities.max(1)[0] - 0.7).abs().argmin())  # a digit that the network is not quite sure of
+    draw(network, posterior, images[:TRAINING], images[shown], score, path)
+    print(f"{path}: test accuracy {score:.1%}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
