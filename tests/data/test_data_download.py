@@ -71,6 +71,17 @@ def test_the_next_address_is_tried(served: Path, tmp_path: Path, monkeypatch: py
         data.load("mnist", tmp_path / "data")
 
 
+def test_the_next_address_is_tried_after_a_page_about_the_move(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formats.write_folder(tmp_path / "moved", {path.name: b"<html>" for path in served.iterdir()})
+    addresses = ((tmp_path / "moved").as_uri() + "/", *idx.MNIST.addresses)
+    monkeypatch.setattr(idx, "MNIST", replace(idx.MNIST, addresses=addresses))
+    with pytest.warns(IncompleteDataWarning):
+        data.load("mnist", tmp_path / "data")
+    assert len(list((tmp_path / "data" / "mnist").iterdir())) == 4
+
+
 def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(address: str, timeout: float) -> None:
         raise urllib.error.URLError(OSError(-3, "Temporary failure in name resolution"))

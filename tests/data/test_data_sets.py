@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from liebayes import data
-from liebayes.data import Augmentation, DataError, Dataset, from_tensors, stratified_folds
+from liebayes.data import Augmentation, DataError, DataFileError, Dataset, from_tensors, stratified_folds
+from liebayes.data.errors import check_count
 
 
 def test_digits() -> None:
@@ -117,6 +118,12 @@ def test_more_checks() -> None:
         from_tensors(features, LABELS, features, LABELS, augmentation=Augmentation())
     with pytest.raises(ValueError, match=r"train_labels must be class numbers of an integer type, not torch\.float32"):
         from_tensors(GOOD, LABELS.float(), GOOD, LABELS)
+
+
+def test_more_records_than_published_are_another_file() -> None:
+    with pytest.raises(DataFileError, match="holds 11 images, but only 10 are published"):
+        check_count("some/file", 11, 10, "images")
+    check_count("some/file", 10, 10, "images")
 
 
 def test_names_and_registration() -> None:

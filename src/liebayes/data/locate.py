@@ -65,14 +65,19 @@ def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = 
     if not download:
         raise MissingDataError(f"{what}: there is no {path}{note}, and download is off. {advice}")
     failures: list[str] = []
+    wrong: DataFileError | None = None
     for address in remote.addresses:
         log.info("%s: downloading %s to %s", what, address, path)
         try:
             return _fetch(address, path, remote.md5)
+        except DataFileError as error:
+            wrong = error  # an address may answer with a page that says it has moved; the next may have the file
         except (OSError, http.client.HTTPException) as error:
             # URLError carries the reason of the system inside it.
             cause = getattr(error, "reason", None)
             failures.append(f"{address}: {reason(cause if isinstance(cause, BaseException) else error)}")
+    if wrong is not None:
+        raise wrong
     raise MissingDataError(
         f"{what}: there is no {path}{note}, and it could not be downloaded ({'; '.join(failures)}). {advice}"
     )

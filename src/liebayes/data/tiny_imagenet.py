@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
 from pathlib import Path
 
 import torch
@@ -144,12 +143,10 @@ def _decode(path: Path, content: bytearray) -> Tensor:
     except ImportError as error:
         raise ImportError("TinyImageNet's images are JPEGs, which need Pillow: pip install 'liebayes[data]'") from error
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
-                if image.size != (_SIDE, _SIDE):
-                    raise DataFileError(path, f"an image of {image.size[0]}×{image.size[1]}, expected {_SIDE}×{_SIDE}")
-                pixels = bytearray(image.convert("RGB").tobytes())
+        with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
+            if image.size != (_SIDE, _SIDE):
+                raise DataFileError(path, f"an image of {image.size[0]}×{image.size[1]}, expected {_SIDE}×{_SIDE}")
+            pixels = bytearray(image.convert("RGB").tobytes())
     except DataFileError:
         raise
     except Exception as error:  # a broken image may raise anything
