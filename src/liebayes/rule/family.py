@@ -140,7 +140,8 @@ class Family(Generic[E]):
             log_scale, shift = self.group.log_scale_and_shift(self.element)  # type: ignore[attr-defined]
             return Independent(self.base.distribution(log_scale.exp(), shift), len(self.event_shape))
         if isinstance(self.base, Normal) and self.group.affine_action:
-            return MultivariateNormal(self.mean, covariance_matrix=self.covariance)
+            each = MultivariateNormal(self.mean, covariance_matrix=self.covariance)  # one for every vector of a batch
+            return Independent(each, len(self.event_shape) - 1) if len(self.event_shape) > 1 else each
         raise ValueError(f"torch.distributions has no family for {self.group} on {self.base}.")
 
     def tangent(self, X: E) -> Callable[[Tensor], Tensor]:
