@@ -10,34 +10,46 @@ import importlib
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+if TYPE_CHECKING:
+    import pytest
+
 TIMEOUT = 100
 
 
-def run_on_two_ranks(module: str, folder: Path) -> dict[str, list[Any]]:
+def results_of_two_ranks(module: str, factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """For every entry of the module's `SCENARIOS` its results on rank 0 and rank 1."""
-    command = [sys.executable, __file__, module, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=TIMEOUT)
-            if process.returncode:
-                raise RuntimeError(f"A rank has failed:\n{errors}")
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    from once import once_for_all_workers
+
+    folder = once_for_all_workers(factory, module, lambda folder: run_on_two_ranks(module, folder))
     results = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
     return {name: [result[name] for result in results] for name in results[0]}
+
+
+def run_on_two_ranks(module: str, folder: Path) -> None:
+    """Two processes that write their results into a folder."""
+    command = [sys.executable, __file__, module, str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with ExitStack() as files:
+        logs = [files.enter_context((folder / f"{rank}.log").open("w")) for rank in range(2)]
+        processes = [
+            subprocess.Popen([*command, str(rank)], env=environment, stdout=log, stderr=log) for rank, log in enumerate(logs)
+        ]
+        try:
+            failed = any(process.wait(TIMEOUT) for process in processes)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    if failed:
+        raise RuntimeError("\n".join((folder / f"{rank}.log").read_text() for rank in range(2)))
 
 
 def main(module: str, folder: Path, rank: int) -> None:
@@ -45,7 +57,7 @@ def main(module: str, folder: Path, rank: int) -> None:
     here = Path(__file__).parent
     sys.path.insert(0, str(here))
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2, timeout=timedelta(seconds=20)
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2, timeout=timedelta(seconds=45)
     )
     results: dict[str, Any] = {}
     for name, (function, arguments) in importlib.import_module(module).SCENARIOS.items():

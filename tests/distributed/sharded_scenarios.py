@@ -133,7 +133,7 @@ def exception_in_a_block() -> dict[str, Any]:
 def large_parameter() -> dict[str, Tensor]:
     """Noise of more than one bucket."""
     model = sharded(model=large_network())
-    optimizer = lb.AffineBLR(model.parameters(), data_size=50, seed=4)
+    optimizer = lb.AffineBLR(model.parameters(), data_size=50, seed=4, base=lb.bases.StudentT(5, 0.03))
     optimizer.step(lambda: model(torch.ones(1, 600)).square().mean().backward())
     return states(model, optimizer)
 

@@ -8,7 +8,7 @@ import data_parallel_scenarios as scenarios
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_on_two_ranks
+from ranks import results_of_two_ranks
 from small_problem import OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo")
@@ -18,7 +18,7 @@ ROUNDING = 1e-13
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    return run_on_two_ranks("data_parallel_scenarios", tmp_path_factory.mktemp("ranks"))
+    return results_of_two_ranks("data_parallel_scenarios", tmp_path_factory)
 
 
 def results(ranks: dict[str, list[Any]], name: str) -> list[Any]:

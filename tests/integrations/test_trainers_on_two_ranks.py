@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import trainers_on_two_ranks as program
+from once import once_for_all_workers
 
 pytest.importorskip("accelerate")
 pytest.importorskip("lightning")
@@ -20,12 +21,14 @@ pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_availa
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run(
-        [*torchrun, str(Path(program.__file__)), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=120, capture_output=True,
-    )  # fmt: skip
+    def run(folder: Path) -> None:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [*torchrun, program.__file__, str(folder)]
+        done = subprocess.run(command, env=environment, timeout=120, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    folder = once_for_all_workers(tmp_path_factory, "trainers", run)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
