@@ -1,0 +1,139 @@
+"""Learning curves, calibration and uncertainty: pictures of what runs predict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from ...metrics import reliability
+from .evidence import Evidence
+from .style import INK, MUTED, OUTSIDE, Picture, colour, in_style, line_style, one_panel, panel_title, panels, plain_numbers
+
+CURVES = {
+    "error": ("Test error", "test error in %"),
+    "nll": ("Test negative log-likelihood", "NLL in nats"),
+    "ece": ("Expected calibration error", "ECE"),
+    "train_loss": ("Training loss at sampled weights", "loss in nats"),
+}
+
+
+@in_style
+def learning_curve(runs: Sequence[Evidence], what: str) -> Picture:
+    """One of `CURVES` over epochs: the predictive marginal as a line, the point estimate dotted."""
+    title, label = CURVES[what]
+    figure, axes = one_panel()
+    for run in runs:
+        marginal = _series(run, what, "test")
+        axes.plot(*marginal, color=colour(run.number), ls=line_style(run.number), label=run.name)
+        if what != "train_loss" and not run.is_point:
+            axes.plot(*_series(run, what, "point"), color=colour(run.number), ls=":", lw=1.0)
+    axes.set(xlabel="epoch", ylabel=label, yscale="log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _plain_log(axes)
+    if what == "error" or len(runs) == 1:
+        axes.legend(loc="upper right")
+    best = min(runs, key=lambda run: _series(run, what, "test")[1][-1])
+    final = _series(best, what, "test")[1][-1]
+    value = f"{final:.2f} %" if what == "error" else f"{final:.4f}"
+    dotted = "" if what == "train_loss" or all(run.is_point for run in runs) else " Dotted: the point estimate alone."
+    lowest = f"Lowest at the end: {best.name}, {value}." if len(runs) > 1 else f"{value} at the end."
+    return Picture(f"learning-{what.replace('_', '-')}", title, f"{lowest}{dotted}", figure)
+
+
+def _series(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[float]]:
+    if what == "train_loss":
+        return [line["epoch"] for line in run.lines], [max(line["train_loss"], 1e-12) for line in run.lines]
+    lines = [line for line in run.lines if f"{prefix}_accuracy" in line]
+    if what == "error":
+        # Half an image where there is no error at all: zero has no logarithm.
+        least = 50 / len(run.dataset.test_labels)
+        return [line["epoch"] for line in lines], [max(100 * (1 - line[f"{prefix}_accuracy"]), least) for line in lines]
+    return [line["epoch"] for line in lines], [max(line[f"{prefix}_{what}"], 1e-12) for line in lines]
+
+
+def _plain_log(axes: Axes) -> None:
+    """Numbers as people write them on a logarithmic axis, and enough of them."""
+    low, high = axes.get_ylim()
+    steps = [1, 2, 5] if math.log10(high / low) < 2.5 else [1]
+    ticks = [s * 10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for s in steps]
+    axes.set_yticks([t for t in ticks if low <= t <= high])
+    plain_numbers(axes.yaxis)
+
+
+@in_style
+def reliability_diagram(runs: Sequence[Evidence], bins: int = 10) -> Picture:
+    """How often predictions are right, by how sure they are; a panel for each run."""
+    figure, all_axes = panels(len(runs))
+    for run, axes in zip(runs, all_axes, strict=True):
+        diagram = reliability(run.marginal.probabilities, run.dataset.test_labels, bins)
+        left, width = diagram.edges[:-1].numpy(), 1 / bins
+        share = (diagram.counts / diagram.counts.sum()).numpy()
+        heights = diagram.accuracy.nan_to_num(0.0).numpy()
+        centres = np.where(diagram.counts.numpy() > 0, diagram.confidence.nan_to_num(0.0).numpy(), 0)
+        for x, y, s, c in zip(left, heights, share, centres, strict=True):
+            if s > 0:
+                axes.bar(x, y, width, align="edge", color=colour(run.number), alpha=float(0.25 + 0.75 * s**0.35), lw=0)
+                axes.plot([x + 0.1 * width, x + 0.9 * width], [c, c], color=INK, lw=1.2)
+        axes.plot([0, 1], [0, 1], color=MUTED, lw=0.6, ls="--")
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        panel_title(axes, run.number, run.name, f"ECE {run.metrics['ece']:.4f}")
+    figure.supxlabel("confidence", size=9, color=MUTED)
+    figure.supylabel("accuracy", size=9, color=MUTED)
+    caption = (
+        "Bars are accuracies of predictions with similar confidence, the darker the more of them; the line is their mean "
+        "confidence. Bars below their line are overconfident. The ECE is counted in 20 bins, shown are 10."
+    )
+    return Picture("reliability", "Reliability", caption, figure)
+
+
+@in_style
+def confidence_histogram(runs: Sequence[Evidence]) -> Picture:
+    """How sure runs are when they are right, and when they are wrong."""
+    figure, all_axes = panels(len(runs))
+    edges = np.linspace(0, 1, 21).tolist()
+    for run, axes in zip(runs, all_axes, strict=True):
+        confidence, guess = (t.numpy() for t in run.marginal.probabilities.max(1))
+        right = guess == run.dataset.test_labels.numpy()
+        axes.hist(confidence[right], edges, color=colour(run.number), alpha=0.45, lw=0, label="right")
+        axes.hist(confidence[~right], edges, histtype="step", color=INK, lw=1.2, label="wrong")
+        axes.set(yscale="log", xlim=(0, 1))
+        plain_numbers(axes.yaxis)
+        axes.set_ylim(bottom=0.5)
+        wrong = f"{int((~right).sum())} wrong" + (
+            f", {int((confidence[~right] > 0.9).sum())} above 0.9" if (~right).any() else ""
+        )
+        panel_title(axes, run.number, run.name, wrong)
+    figure.supxlabel("confidence", size=9, color=MUTED)
+    figure.supylabel("test images", size=9, color=MUTED)
+    caption = "Filled: predictions that are right. Outlined: those that are wrong; they should keep to the left."
+    return Picture("confidence", "Confidence", caption, figure)
+
+
+@in_style
+def entropy_histogram(runs: Sequence[Evidence]) -> Picture:
+    """Predictive entropy on test images and on images from outside."""
+    figure, all_axes = panels(len(runs))
+    top = max(math.log(run.dataset.num_classes) for run in runs)
+    edges = np.linspace(0, top, 25).tolist()
+    for run, axes in zip(runs, all_axes, strict=True):
+        for values, style in (
+            (run.marginal.entropy, {"color": colour(run.number), "alpha": 0.45, "lw": 0}),
+            (run.marginal_outside.entropy, {"histtype": "step", "color": OUTSIDE, "lw": 1.4}),
+        ):
+            weights = np.full(len(values), 100 / len(values))
+            axes.hist(values.clamp(0, top).numpy(), edges, weights=weights, **style)
+        axes.set(xlim=(0, top), yscale="log")
+        plain_numbers(axes.yaxis)
+        panel_title(axes, run.number, run.name, f"AUROC {run.auroc_entropy:.3f}")
+    figure.supxlabel("predictive entropy in nats", size=9, color=MUTED)
+    figure.supylabel("% of images", size=9, color=MUTED)
+    names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
+    caption = (
+        f"Filled: test images. Grey line: {names}. The further the line lies to the right of the filled part, the better a "
+        "run knows what it does not know; an AUROC of 1 tells the two apart without fault, 0.5 is chance."
+    )
+    return Picture("entropy", "Entropy inside and outside", caption, figure)

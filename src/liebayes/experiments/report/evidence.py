@@ -1,0 +1,207 @@
+"""What a report shows of one run: its predictions, weights and first layer, computed once for all pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import data
+from ...metrics import auroc, classification_metrics
+from ...posterior import Posterior
+from ...prediction import ClassPrediction
+from ..opening import open_run
+from ..run_directory import RunDirectory
+from ..settings import SettingsError, TrainSettings
+from .outside import Outside, outside_images
+
+BATCH = 500
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A trained run and what it predicts."""
+
+    name: str
+    number: int
+    """Its place among the runs, which fixes its colour."""
+    settings: TrainSettings
+    environment: dict[str, Any]
+    lines: list[dict[str, Any]]
+    """Those of metrics.jsonl."""
+    posterior: Posterior
+    dataset: data.Dataset
+    outside: Outside
+    marginal: ClassPrediction
+    point: ClassPrediction
+    marginal_outside: ClassPrediction
+
+    @property
+    def is_point(self) -> bool:
+        """Whether the posterior is a single point, as for SGD: all draws are the same."""
+        return all(family.base.entropy == float("-inf") for family in self.posterior.families.values())
+
+    @property
+    def slug(self) -> str:
+        """Its name as part of a file's name."""
+        return re.sub(r"[^\w.-]+", "-", self.name)
+
+    @property
+    def base(self) -> str:
+        """The base distribution of the weights, with three digits."""
+        if self.is_point:
+            return "point"
+        base = self.weights[0].family.base
+        numbers = [f"{value:.3g}" for value in vars(base).values() if isinstance(value, (int, float))]
+        return type(base).__name__ + (f"({', '.join(numbers)})" if numbers else "")
+
+    @property
+    def images(self) -> bool:
+        """Whether inputs can be shown as images."""
+        return len(self.dataset.image_shape) == 3 and self.dataset.image_shape[0] in (1, 3)
+
+    @property
+    def seconds(self) -> float:
+        """Training time, evaluations left out."""
+        return float(self.lines[-1]["seconds"]) if self.lines else 0.0
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the predictive marginal."""
+        return classification_metrics(self.marginal.probabilities, self.dataset.test_labels)
+
+    @cached_property
+    def point_metrics(self) -> dict[str, float]:
+        """The metrics of the point estimate."""
+        return classification_metrics(self.point.probabilities, self.dataset.test_labels)
+
+    @cached_property
+    def auroc_entropy(self) -> float:
+        """How well predictive entropy tells images from outside."""
+        return auroc(self.marginal.entropy, self.marginal_outside.entropy)
+
+    @cached_property
+    def auroc_information(self) -> float | None:
+        """The same for the mutual information, which a point does not have."""
+        if self.is_point:
+            return None
+        return auroc(self.marginal.mutual_information, self.marginal_outside.mutual_information)
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """The network at the point estimate. The module was made for this report, so it may be changed."""
+        model = self.posterior.model.eval()
+        values = {**self.posterior.point(), **self.posterior.buffers}
+        with torch.no_grad():
+            for name, slot in [*model.named_parameters(), *model.named_buffers()]:
+                slot.copy_(values[name])
+        return model
+
+    @cached_property
+    def layers(self) -> list[tuple[str, nn.Linear | nn.Conv2d]]:
+        """Linear and convolution layers, in their order."""
+        return [(name, m) for name, m in self.network.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+
+    @cached_property
+    def effective_weights(self) -> Tensor:
+        """All weights of the layers as the network uses them, signs included; biases left out."""
+        with torch.no_grad():
+            return torch.cat([m.weight.detach().flatten() for _, m in self.layers])
+
+    @cached_property
+    def weights(self) -> list[Weights]:
+        """The trained tensors behind those weights: with w⁺ − w⁻ two for each layer."""
+        found = []
+        for layer, _ in self.layers:
+            prefixes = (
+                (f"{layer}.weight", f"{layer}.parametrizations.weight.") if layer else ("weight", "parametrizations.weight.")
+            )
+            for name, family in self.posterior.families.items():
+                if name == prefixes[0] or name.startswith(prefixes[1]):
+                    found.append(Weights(name, family))
+        return found
+
+    def stddev(self) -> Tensor:
+        """The standard deviation of every trained weight; its scale, if the base has no variance."""
+        return torch.cat([w.spread().flatten() for w in self.weights])
+
+    def mean_and_entropy(self) -> tuple[Tensor, Tensor]:
+        """|E[θ]| and the entropy of every trained weight's distribution, in nats."""
+        pairs = [w.mean_and_entropy() for w in self.weights]
+        return torch.cat([m.flatten() for m, _ in pairs]), torch.cat([h.flatten() for _, h in pairs])
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A trained tensor and the distributions of its entries."""
+
+    name: str
+    family: Any
+
+    def spread(self) -> Tensor:
+        try:
+            return self.family.stddev
+        except ValueError:  # Cauchy
+            log_scale, _ = self.family.group.log_scale_and_shift(self.family.element)
+            return log_scale.exp() * self.family.base.scale
+
+    def mean_and_entropy(self) -> tuple[Tensor, Tensor]:
+        log_scale, shift = self.family.group.log_scale_and_shift(self.family.element)
+        try:
+            mean = self.family.mean
+        except ValueError:
+            mean = shift
+        return mean.abs(), self.family.base.entropy + log_scale
+
+
+def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None = None) -> list[Evidence]:
+    """Opens runs and predicts with them. Runs of one data set share it, and the images from outside."""
+    if not paths:
+        raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
+    outsides: dict[tuple[str, Path | None], tuple[data.Dataset, Outside]] = {}
+    found = []
+    for number, (path, name) in enumerate(zip(paths, run_names(paths), strict=True)):
+        posterior, dataset, settings = open_run(path, data_dir)
+        directory = RunDirectory(path)
+        place = (settings.dataset, data_dir or settings.data_dir)
+        if place not in outsides:
+            outsides[place] = dataset, outside_images(dataset, ood, place[1])
+        dataset, outside = outsides[place]
+        samples = 1 if settings.rule == "sgd" else settings.predictive_samples
+        inputs = dataset.normalize(dataset.test_images)
+        found.append(
+            Evidence(
+                name=name,
+                number=number,
+                settings=settings,
+                environment=directory.read_json("environment.json"),
+                lines=directory.metrics(),
+                posterior=posterior,
+                dataset=dataset,
+                outside=outside,
+                marginal=posterior.predict(inputs, samples, batch_size=BATCH),
+                point=posterior.predict(inputs, 0, batch_size=BATCH),
+                marginal_outside=posterior.predict(dataset.normalize(outside.images), samples, batch_size=BATCH),
+            )
+        )
+    return found
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Short names that tell runs apart: the last parts of their paths, as few as needed.
+
+    >>> run_names([Path("a/sgd"), Path("a/affine")]), run_names([Path("a/sgd"), Path("b/sgd")])
+    (['sgd', 'affine'], ['a/sgd', 'b/sgd'])
+    """
+    parts = [path.resolve().parts[1:] for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(p[-length:]) for p in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise SettingsError(f"The same run is given twice: {', '.join(map(str, paths))}.")

@@ -1,0 +1,197 @@
+"""How pictures look: one width that a phone can show, colours that everyone can tell apart, one colour for each run.
+
+Figures are matplotlib `Figure` objects, made without pyplot, and the defaults of the process are left as they are. On the
+page their colours become CSS variables, so that they follow light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+Format = Literal["png", "svg"]
+Args = ParamSpec("Args")
+T = TypeVar("T")
+
+WIDTH = 4.6  # inches: on a phone 9-point letters stay readable
+INK, MUTED, PAPER = "#1b1c1e", "#6e7177", "#fefefd"
+# Okabe and Ito's palette without black and yellow, ordered so that neighbours differ most.
+RUN_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+DARK_RUN_COLOURS = ("#4aa8e0", "#f07f2e", "#2fbf95", "#dd9abd", "#8accf2", "#f2b640")
+LINES = ("-", "--", "-.", ":")
+OUTSIDE = "#7a7d84"
+WRONG = "#c23b22"
+
+_DEFAULTS: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.labelcolor": MUTED,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "axes.unicode_minus": True,
+    "figure.facecolor": "none",
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.6,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "xtick.minor.size": 1.8,
+    "ytick.minor.size": 1.8,
+    "svg.fonttype": "none",  # letters stay letters: smaller, and in the fonts of the page
+    "svg.hashsalt": "liebayes",  # the same picture is the same file
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and what to look at in it."""
+
+    name: str
+    """The name of its file, without the ending."""
+    title: str
+    caption: str
+    figure: Figure
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """A block in which matplotlib has this style, whatever the user's own is."""
+    with matplotlib.style.context(["default", _DEFAULTS]):
+        yield
+
+
+def in_style(draw: Callable[Args, T]) -> Callable[Args, T]:
+    """For functions that draw."""
+
+    @wraps(draw)
+    def drawing(*args: Args.args, **kwargs: Args.kwargs) -> T:
+        with styled():
+            return draw(*args, **kwargs)
+
+    return drawing
+
+
+def new_figure(height: float) -> Figure:
+    """An empty figure of the common width, for axes at given places."""
+    figure = Figure(figsize=(WIDTH, height))
+    figure.set_layout_engine("none")
+    return figure
+
+
+def one_panel(height: float = 2.9) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, height))
+    return figure, figure.add_subplot()
+
+
+def panels(count: int, height: float = 1.9) -> tuple[Figure, list[Axes]]:
+    """Panels with common axes, one for each run: two in a row, labelled at the left and the bottom."""
+    columns = 1 if count == 1 else 2
+    rows = -(-count // columns)
+    figure = Figure(figsize=(WIDTH, max(2.4, height * rows + 0.3)))
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten().tolist()
+    for empty in axes[count:]:
+        empty.set_axis_off()
+    if count % columns:  # the panel above an empty one is the lowest of its column
+        axes[count - columns].xaxis.set_tick_params(labelbottom=True)
+    return figure, axes[:count]
+
+
+def colour(number: int) -> str:
+    """The colour of a run."""
+    return RUN_COLOURS[number % len(RUN_COLOURS)]
+
+
+def line_style(number: int) -> str:
+    """Beyond the colours there are, lines differ in their dashes."""
+    return LINES[number // len(RUN_COLOURS) % len(LINES)]
+
+
+def panel_title(axes: Axes, number: int, name: str, note: str) -> None:
+    """The name of a run above its panel, and a figure under it."""
+    axes.set_title(short(name, 26), pad=15, color=colour(number))
+    axes.annotate(note, (0, 1), (0, 3), "axes fraction", "offset points", color=MUTED, size=8.5)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Numbers as people write them, also on a logarithmic axis."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def short(name: str, length: int) -> str:
+    """A name that has to fit."""
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+# Out of memory.
+
+
+def save(picture: Picture, directory: Path, form: Format = "png") -> Path:
+    """Writes a picture as a file, on white."""
+    path = directory / f"{picture.name}.{form}"
+    with styled():
+        if form == "png":
+            FigureCanvasAgg(picture.figure)
+            picture.figure.savefig(path, dpi=200, facecolor="white", metadata={"Title": picture.title})
+        else:
+            picture.figure.savefig(path, dpi=200, facecolor="white", metadata={"Title": picture.title, "Date": None})
+    return path
+
+
+_NO_METADATA: Any = {"Creator": None, "Date": None, "Format": None, "Type": None}
+
+
+def inline_svg(picture: Picture) -> str:
+    """A picture as SVG inside a page: no addresses, no sizes but its proportions, colours from the page."""
+    buffer = io.StringIO()
+    with styled():
+        picture.figure.savefig(buffer, format="svg", dpi=160, metadata=_NO_METADATA)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    view = re.search(r'viewBox="([^"]*)"', text)
+    assert view is not None
+    label = picture.title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    text = re.sub(r"<svg[^>]*>", f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">', text, count=1)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", text)
+    # Names within one page must differ, and only those that are referred to matter.
+    used = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{picture.name}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{picture.name}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{picture.name}-\1)", text)
+    variables = {INK: "--ink", MUTED: "--muted", PAPER: "--paper", OUTSIDE: "--outside", WRONG: "--wrong"}
+    variables |= {c: f"--run-{i}" for i, c in enumerate(RUN_COLOURS)}
+    for value, name in variables.items():
+        text = text.replace(value, f"var({name})")
+    return re.sub(r"\n\s*", "\n", text).strip()

@@ -1,0 +1,174 @@
+"""The tables of the page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from ...metrics import sparsity
+from .evidence import Evidence
+from .style import RUN_COLOURS
+
+Column = tuple[str, Callable[[Evidence], float | None], str, int]
+"""Heading, value, format, and whether high (1), low (-1) or nothing (0) is best."""
+
+_SUMMARY: list[tuple[str, str, str, int]] = [
+    ("Accuracy", "accuracy", ".2%", 1),
+    ("NLL", "nll", ".4f", -1),
+    ("ECE", "ece", ".4f", -1),
+    ("Brier", "brier", ".4f", -1),
+]
+
+
+def summary(runs: Sequence[Evidence]) -> str:
+    """One row for each run; on a phone one card."""
+    best = {key: _best([run.metrics[key] for run in runs], form, sign) for _, key, form, sign in _SUMMARY}
+    best_auroc = _best([run.auroc_entropy for run in runs], ".3f", 1)
+    rows = []
+    for run in runs:
+        cells = [_run(run), _cell(run.settings.rule, "Rule", "word"), _cell(run.base, "Base", "word")]
+        for heading, key, form, _ in _SUMMARY:
+            value = _number(run.metrics[key], form)
+            point = "" if run.is_point else _number(run.point_metrics[key], form)
+            cells.append(_cell(value, heading, "best" if value == best[key] else "", small=point))
+        value = _number(run.auroc_entropy, ".3f")
+        cells.append(_cell(value, "AUROC", "best" if value == best_auroc else ""))
+        cells.append(_cell(str(run.lines[-1]["epoch"]) if run.lines else "0", "Epochs"))
+        cells.append(_cell(_duration(run.seconds), "Training"))
+        rows.append(cells)
+    words = [_heading(text, "word") for text in ("Run", "Rule", "Base")]
+    numbers = [_heading(text) for text in [*(heading for heading, *_ in _SUMMARY), "AUROC", "Epochs", "Training"]]
+    samples = sorted({run.settings.predictive_samples for run in runs if not run.is_point})
+    note = "Best marginal in bold." if len(runs) > 1 else ""
+    if samples:
+        note += f" Large: the predictive marginal, averaged over {' or '.join(map(str, samples))} draws of the weights; "
+        note += "small: the point estimate alone."
+    names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
+    note += f" AUROC: how well predictive entropy tells {names} from test images."
+    return f'{_table([*words, *numbers], rows, "summary")}\n<p class="note">{escape(note.strip())}</p>'
+
+
+def outside(runs: Sequence[Evidence]) -> str:
+    """How well runs tell images from outside."""
+    return _comparison(
+        runs,
+        [
+            ("AUROC, entropy", lambda run: run.auroc_entropy, ".3f", 1),
+            ("AUROC, mutual information", lambda run: run.auroc_information, ".3f", 1),
+            ("Entropy inside", lambda run: float(run.marginal.entropy.mean()), ".3f", 0),
+            ("Entropy outside", lambda run: float(run.marginal_outside.entropy.mean()), ".3f", 0),
+        ],
+    )
+
+
+def sparseness(runs: Sequence[Evidence]) -> str:
+    """How unequal the weights are."""
+    found = {run.name: sparsity(run.effective_weights) for run in runs}
+    return _comparison(
+        runs,
+        [
+            ("Weights", lambda run: run.effective_weights.numel(), ",.0f", 0),
+            ("Below 1 % of the largest", lambda run: found[run.name].below, ".1%", 1),
+            ("Carry 90 % of Σ|w|", lambda run: found[run.name].mass_share, ".1%", -1),
+            ("Gini", lambda run: found[run.name].gini, ".3f", 1),
+            ("Hoyer", lambda run: found[run.name].hoyer, ".3f", 1),
+        ],
+    )
+
+
+def settings(runs: Sequence[Evidence]) -> str:
+    """What differs between runs, and folded away what does not."""
+    content = [{**dataclasses.asdict(run.settings), "base": run.base} for run in runs]
+    keys = [key for key in content[0] if key not in ("output", "data_dir", "resume")]
+    differing = [key for key in keys if len({str(c[key]) for c in content}) > 1]
+    blocks = []
+    if differing:
+        rows = [[_cell(_spaced(key)), *(_cell(_shown(c[key]), kind="word") for c in content)] for key in differing]
+        blocks.append(_scrolling(_table([_heading(""), *(_heading(run.name, "word") for run in runs)], rows)))
+    rows = [[_cell(_spaced(key)), _cell(_shown(content[0][key]), kind="word")] for key in keys if key not in differing]
+    blocks.append(_folded("Settings all runs share" if len(runs) > 1 else "All settings", _table([], rows)))
+    rows = [[_run(run), _cell(_environment(run.environment), kind="word")] for run in runs]
+    blocks.append(_folded("Where and when they ran", _table([], rows)))
+    return "\n".join(blocks)
+
+
+# Parts.
+
+
+def _comparison(runs: Sequence[Evidence], columns: Sequence[Column]) -> str:
+    best = [_best([value(run) for run in runs], form, sign) for _, value, form, sign in columns]
+    rows = []
+    for run in runs:
+        texts = [_number(value(run), form) for _, value, form, _ in columns]
+        rows.append([_run(run), *(_cell(text, kind="best" if text == b else "") for text, b in zip(texts, best, strict=True))])
+    return _scrolling(_table([_heading("Run"), *(_heading(column[0]) for column in columns)], rows))
+
+
+def _best(values: Sequence[float | None], form: str, sign: int) -> str | None:
+    """The text of the best value; None where there is nothing to compare."""
+    known = [value for value in values if value is not None]
+    if sign == 0 or len(known) < 2:
+        return None
+    return _number(max(known) if sign > 0 else min(known), form)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form).replace("%", " %")
+
+
+def _run(run: Evidence) -> str:
+    return f'<td><span class="run" style="--c: var(--run-{run.number % len(RUN_COLOURS)})">{escape(run.name)}</span></td>'
+
+
+def _cell(text: str, label: str = "", kind: str = "", small: str = "") -> str:
+    attributes = (f' data-label="{escape(label)}"' if label else "") + (f' class="{kind}"' if kind else "")
+    return f"<td{attributes}>{escape(text)}{f'<small>{escape(small)}</small>' if small else ''}</td>"
+
+
+def _heading(text: str, kind: str = "") -> str:
+    return f'<th class="{kind}">{escape(text)}</th>' if kind else f"<th>{escape(text)}</th>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
+    top = f"<thead><tr>{''.join(head)}</tr></thead>" if head else ""
+    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f'<table class="{kind or "plain"}">{top}<tbody>\n{body}\n</tbody></table>'
+
+
+def _scrolling(table: str) -> str:
+    return f'<div class="scroll">{table}</div>'
+
+
+def _folded(heading: str, table: str) -> str:
+    return f"<details><summary>{escape(heading)}</summary>{_scrolling(table)}</details>"
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _environment(environment: dict[str, Any]) -> str:
+    git = environment.get("git")
+    parts = [
+        str(environment.get("date", "")),
+        f"liebayes {environment.get('liebayes', '?')}" + (f" ({git[:10]})" if git else ""),
+        f"torch {environment.get('torch', '?')}, Python {environment.get('python', '?')}",
+        f"{environment.get('processor', '?')}, {environment.get('threads', '?')} threads",
+    ]
+    return "; ".join(part for part in parts if part)
