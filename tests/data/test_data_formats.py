@@ -34,6 +34,11 @@ def refused(name: str, folder: Path, *words: str) -> DataFileError:
     return caught.value
 
 
+def brief(value: object) -> str | None:
+    """Names of tests without the bytes in them, which may be many and, in a gzip file, hold the time."""
+    return f"{len(value)} bytes" if isinstance(value, bytes) else None
+
+
 # MNIST and Fashion-MNIST
 
 
@@ -96,6 +101,7 @@ WHOLE = formats.idx(formats.pixels(12, 28, 28))
         (LABELS, formats.idx(torch.full((12,), 10, dtype=torch.uint8)), ["record 0 has the label 10, expected 0 to 9"]),
         (LABELS, formats.idx(torch.tensor([5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 200], dtype=torch.uint8)), ["record 11", "200"]),
     ],
+    ids=brief,
 )
 @pytest.mark.parametrize("zipped", [True, False])
 def test_broken_idx(tmp_path: Path, file: str, content: bytes, words: list[str], zipped: bool) -> None:
@@ -252,6 +258,7 @@ CIFAR_PIXELS = formats.pixels(4, 3, 32, 32)
         (formats.cifar_binary(CIFAR_PIXELS, torch.tensor([0, 1, 10, 2])), ["record 2 has the label 10, expected 0 to 9"]),
         (bytes(3073 * 10_000 + 1), ["more than the 30,730,000 bytes"]),
     ],
+    ids=brief,
 )
 def test_broken_cifar_binary(tmp_path: Path, content: bytes, words: list[str]) -> None:
     files, _, _ = formats.cifar10_files("binary")
@@ -296,6 +303,7 @@ GOOD_PICKLE = formats.cifar_python(CIFAR_PIXELS, labels=[1, 2, 3, 4])
         (GOOD_PICKLE.replace(b"J\x04\0\0\0J\x00\x0c", b"J\x05\0\0\0J\x00\x0c"), ["shape (5, 3072) with 12,288 bytes"]),
         (GOOD_PICKLE.replace(b"J\x04\0\0\0J\x00\x0c", b"J\xff\xff\xff\xffJ\x00\x0c"), ["without a proper shape"]),
     ],
+    ids=brief,
 )
 def test_broken_cifar_python(tmp_path: Path, content: bytes, words: list[str]) -> None:
     files, _, _ = formats.cifar10_files("python")
@@ -341,6 +349,7 @@ def test_a_pickle_runs_nothing(tmp_path: Path, function: Callable[..., object], 
         b"\x80\x02U\x01aQ.",  # a persistent id
         b"\x80\x02\x82\x01.",  # an extension
     ],
+    ids=brief,
 )
 def test_known_names_cannot_be_misused(tmp_path: Path, content: bytes) -> None:
     files, images, _ = formats.cifar10_files("python")
@@ -365,7 +374,9 @@ def test_a_tar_cut_before_it_was_zipped(tmp_path: Path) -> None:
     refused("cifar10", tmp_path, "cut short")
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>404</html>", gzip.compress(b""), gzip.compress(b"not a tar" * 1000)])
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>404</html>", gzip.compress(b""), gzip.compress(b"not a tar" * 1000)], ids=brief
+)
 def test_foreign_tar(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(content)
     refused("cifar10", tmp_path, "cut short or broken")
@@ -462,7 +473,7 @@ def tiny_damages() -> list[tuple[str, bytes | None, list[str]]]:
     ]
 
 
-@pytest.mark.parametrize(("file", "content", "words"), tiny_damages())
+@pytest.mark.parametrize(("file", "content", "words"), tiny_damages(), ids=brief)
 @pytest.mark.parametrize("zipped", [True, False])
 def test_broken_tiny_imagenet(tmp_path: Path, file: str, content: bytes | None, words: list[str], zipped: bool) -> None:
     files = formats.tiny_imagenet_files()

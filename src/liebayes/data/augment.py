@@ -79,9 +79,9 @@ class Normalization:
         shape = (-1, *[1] * (dimensions - 2))
         white = 255 if source == torch.uint8 else 1
         spread = torch.tensor(std, dtype=torch.float64)
-        self.dtype = dtype
-        self.scale = (1 / (spread * white)).view(shape).to(device, dtype)
-        self.shift = (-torch.tensor(mean, dtype=torch.float64) / spread).view(shape).to(device, dtype)
+        self.dtype: torch.dtype = dtype
+        self.scale: Tensor = (1 / (spread * white)).view(shape).to(device, dtype)
+        self.shift: Tensor = (-torch.tensor(mean, dtype=torch.float64) / spread).view(shape).to(device, dtype)
 
     def __call__(self, images: Tensor) -> Tensor:
         # Bytes are widened by the product itself: half the time of widening first.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .augment import Normalization
+from .augment import Augmentation, Normalization
 from .dataset import Dataset, Split
 
 
@@ -55,14 +55,20 @@ class Batches:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        augmentation: Augmentation | None = None
+        mean: tuple[float, ...] = (0.0,)
+        std: tuple[float, ...] = (1.0,)
         if isinstance(data, Dataset):
-            self.images, self.labels = data.split(split)
-            self.mean, self.std = data.mean, data.std
-            self.augmentation = data.augmentation if augment and split == "train" else None
+            images, labels = data.split(split)
+            mean, std = data.mean, data.std
+            augmentation = data.augmentation if augment and split == "train" else None
         else:
-            self.images, self.labels = data
-            self.mean, self.std = (0.0,), (1.0,)
-            self.augmentation = None
+            images, labels = data
+        self.images: Tensor = images
+        self.labels: Tensor = labels
+        self.mean: tuple[float, ...] = mean
+        self.std: tuple[float, ...] = std
+        self.augmentation: Augmentation | None = augmentation
         if len(self.images) != len(self.labels):
             raise ValueError(f"there are {len(self.images)} inputs, but {len(self.labels)} targets")
         if world_size < 1 or not 0 <= rank < world_size:
@@ -72,11 +78,15 @@ class Batches:
                 f"batch_size, that of all processes together, must be a positive multiple of world_size {world_size}, "
                 f"not {batch_size}"
             )
-        self.batch_size, self.seed, self.drop_last = batch_size, seed, drop_last
-        self.shuffle = shuffle if shuffle is not None else split == "train"
-        self.rank, self.world_size, self.dtype = rank, world_size, dtype
-        self.device = torch.device(device) if device is not None else self.images.device
-        self._normalize = None
+        self.batch_size: int = batch_size
+        self.seed: int = seed
+        self.shuffle: bool = shuffle if shuffle is not None else split == "train"
+        self.drop_last: bool = drop_last
+        self.rank: int = rank
+        self.world_size: int = world_size
+        self.dtype: torch.dtype = dtype
+        self.device: torch.device = torch.device(device) if device is not None else images.device
+        self._normalize: Normalization | None = None
         if self.images.dtype == torch.uint8 or self.images.is_floating_point():
             self._normalize = Normalization(self.mean, self.std, self.images.dtype, self.images.ndim, dtype, self.device)
         if len(self) == 0:

@@ -18,8 +18,8 @@ class DataFileError(DataError):
 
     def __init__(self, path: Path | str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
-        self.path = Path(path)
-        self.problem = problem
+        self.path: Path = Path(path)
+        self.problem: str = problem
 
 
 class MissingDataError(DataError, FileNotFoundError):

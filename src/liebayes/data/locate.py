@@ -24,7 +24,7 @@ VARIABLE = "LIEBAYES_DATA"
 TIMEOUT = 30.0  # seconds without an answer
 _CHUNK = 1 << 20
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
