@@ -73,7 +73,8 @@ def test_a_base_that_is_not_the_target(base: lb.bases.Base) -> None:
     curvature = torch.tensor([0.25, 1.0, 16.0])
     target = torch.tensor([1.0, -2.0, 0.5])
     loss = lambda t: 0.5 * (curvature * (t - target).square()).sum()  # noqa: E731
-    q = lb.fit(loss, DiagonalAffine(), base, torch.zeros(3))
+    # The scale's covector goes with ε², whose variance is large where tails are heavy: more samples for the same accuracy.
+    q = lb.fit(loss, DiagonalAffine(), base, torch.zeros(3), samples=128 if isinstance(base, StudentT) else 16)
     assert ((q.mean - target) * curvature.sqrt()).abs().max() < 0.04
     assert (q.element.scale.square() * curvature * base.variance - 1).abs().max() < 0.08  # 4 % of A
 

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ class Base(ABC):
     """A univariate distribution, used independently for every coordinate of θ."""
 
     support: Support = REAL_LINE
+
+    private_draws: ClassVar[bool] = False
+    """`sample` with a generator touches nothing but that generator, so that it may run in another thread."""
 
     @abstractmethod
     def sample(
@@ -176,6 +180,8 @@ class Scaled(Base):
 
 class QuantileBase(Base):
     """A base drawn through its quantile function, from one uniform number each."""
+
+    private_draws = True
 
     @abstractmethod
     def quantile(self, u: Tensor) -> Tensor:

@@ -113,6 +113,8 @@ class LogNormal(Base):
     mu: float = 0.0
     support = HALF_LINE
 
+    private_draws = True
+
     def __post_init__(self) -> None:
         require_positive(self, sigma=self.sigma)
         if not math.isfinite(self.mu):

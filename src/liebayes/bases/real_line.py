@@ -25,6 +25,8 @@ class Normal(Base):
 
     scale: float = 1.0
 
+    private_draws = True
+
     def __post_init__(self) -> None:
         require_positive(self, scale=self.scale)
 
@@ -239,6 +241,8 @@ class StudentT(Base):
     df: float
     scale: float = 1.0
 
+    private_draws = True
+
     def __post_init__(self) -> None:
         require_positive(self, df=self.df, scale=self.scale)
 
@@ -363,6 +367,8 @@ class Dirac(Base):
 
     For the affine groups that holds at τ = 0 only: at τ > 0 nothing stops the scale from growing by e^(ατ) a step.
     """
+
+    private_draws = True
 
     def sample(
         self,

@@ -10,6 +10,8 @@ from torch import Tensor
 from .lie_group import LieGroup, average_over_samples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..bases import Base
 
 
@@ -62,6 +64,9 @@ class Additive(LieGroup[Shift]):
 
     def pullback(self, g: Shift, theta: Tensor, gradient: Tensor) -> Shift:
         return Shift(average_over_samples(gradient, g.shift.shape))
+
+    def act_with_transpose(self, g: Shift, epsilon: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        return epsilon + g.shift, lambda gradient: gradient
 
     def log_jacobian(self, g: Shift, theta: Tensor) -> Tensor:
         return g.shift.new_zeros(())

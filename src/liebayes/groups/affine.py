@@ -11,6 +11,8 @@ from .exponential import scale_range
 from .lie_group import LieGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..bases import Base
 
 
@@ -70,6 +72,12 @@ class Affine(LieGroup[MatrixShift]):
         epsilon = solve(g.matrix, theta - g.shift)
         moved = apply(g.matrix.mT, gradient)  # ⟨∇ℓ, A(Xε + y)⟩ = ⟨(Aᵀ∇ℓ)εᵀ, X⟩ + ⟨Aᵀ∇ℓ, y⟩
         return outer_mean(moved, epsilon, g.shift.shape)
+
+    def pullback_at_identity(self, e: MatrixShift, epsilon: Tensor, gradient: Tensor) -> MatrixShift:
+        return outer_mean(gradient, epsilon, e.shift.shape)
+
+    def act_with_transpose(self, g: MatrixShift, epsilon: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        return self.act(g, epsilon), lambda gradient: apply(g.matrix.mT, gradient)
 
     def log_jacobian(self, g: MatrixShift, theta: Tensor) -> Tensor:
         return torch.linalg.slogdet(wide(g.matrix)).logabsdet.sum().to(g.matrix.dtype)

@@ -15,6 +15,8 @@ from .exponential import expm1_ratio, scale_of
 from .lie_group import LieGroup, average_over_samples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..bases import Base
 
 
@@ -81,6 +83,14 @@ class DiagonalAffine(LieGroup[ScaleShift]):
         U = average_over_samples((theta - g.shift) * gradient, shape)
         V = g.scale * average_over_samples(gradient, shape)
         return ScaleShift(U, V)
+
+    def pullback_at_identity(self, e: ScaleShift, epsilon: Tensor, gradient: Tensor) -> ScaleShift:
+        shape = e.shift.shape
+        return ScaleShift(average_over_samples(epsilon * gradient, shape), average_over_samples(gradient, shape))
+
+    def act_with_transpose(self, g: ScaleShift, epsilon: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        scale = g.scale
+        return torch.addcmul(g.shift, scale, epsilon), lambda gradient: gradient * scale
 
     def log_jacobian(self, g: ScaleShift, theta: Tensor) -> Tensor:
         return g.log_scale.sum()

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.func import grad, jacrev, jvp, vmap
+from torch.func import grad, jacrev, jvp, vjp, vmap
 from torch.utils import _pytree as pytree
 
 from .blocks import blocks_of, map_blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..bases import Base
 
 E = TypeVar("E")
@@ -110,6 +112,15 @@ class LieGroup(ABC, Generic[E]):
             return (gradient * self.act(self.compose(g, self.exp(X)), epsilon)).sum() / samples
 
         return grad(linear)(self.zero(g))
+
+    def act_with_transpose(self, g: E, epsilon: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """g·ε, and ∇ℓ ↦ (∂(g·ε)/∂ε)ᵀ∇ℓ, from the gradient of ℓ at g·ε to that of ε ↦ ℓ(g·ε)."""
+        found = vjp(lambda e: self.act(g, e), epsilon)
+        return found[0], lambda gradient: found[1](gradient)[0]
+
+    def pullback_at_identity(self, e: E, epsilon: Tensor, gradient: Tensor) -> E:
+        """`pullback(e, ε, gradient)` at the identity e: the transpose of `velocity`, X ↦ ⟨gradient, X·ε⟩."""
+        return self.pullback(e, epsilon, gradient)
 
     def log_jacobian(self, g: E, theta: Tensor) -> Tensor:
         """log |det ∂(g·θ)/∂θ|, one value per sample; a single one where it does not depend on θ."""

@@ -14,6 +14,8 @@ from .exponential import scale_of
 from .lie_group import LieGroup, average_over_samples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..bases import Base
 
 
@@ -73,6 +75,10 @@ class Multiplicative(LieGroup[LogScale]):
 
     def pullback(self, g: LogScale, theta: Tensor, gradient: Tensor) -> LogScale:
         return LogScale(average_over_samples(theta * gradient, g.log_scale.shape))
+
+    def act_with_transpose(self, g: LogScale, epsilon: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        scale = g.scale
+        return scale * epsilon, lambda gradient: gradient * scale
 
     def log_jacobian(self, g: LogScale, theta: Tensor) -> Tensor:
         return g.log_scale.sum()

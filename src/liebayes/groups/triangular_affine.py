@@ -29,6 +29,8 @@ from .exponential import scale_of
 from .lie_group import LieGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..bases import Base
 
 
@@ -105,6 +107,14 @@ class TriangularAffine(LieGroup[TriangularShift]):
             epsilon = torch.linalg.solve_triangular(wide_L, centred.unsqueeze(-1), upper=False).squeeze(-1)
         U, V = outer_mean(apply(L.mT, gradient), epsilon.to(theta.dtype), g.shift.shape)
         return TriangularShift(U.diagonal(dim1=-2, dim2=-1), U.tril(-1), V)
+
+    def pullback_at_identity(self, e: TriangularShift, epsilon: Tensor, gradient: Tensor) -> TriangularShift:
+        U, V = outer_mean(gradient, epsilon, e.shift.shape)
+        return TriangularShift(U.diagonal(dim1=-2, dim2=-1), U.tril(-1), V)
+
+    def act_with_transpose(self, g: TriangularShift, epsilon: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        L = g.matrix
+        return apply(L, epsilon) + g.shift, lambda gradient: apply(L.mT, gradient)
 
     def log_jacobian(self, g: TriangularShift, theta: Tensor) -> Tensor:
         return g.log_diagonal.sum()

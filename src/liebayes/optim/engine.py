@@ -97,7 +97,7 @@ def _slope(prior: Callable[..., Any], theta: Tensor) -> Tensor:
 
 def advance(
     fetched: Fetched, bucket: Bucket, states: list[ParameterState], settings: Settings, form: Form[Any], xi: Any
-) -> Tensor:
+) -> int | Tensor:
     """g ← g·exp(−αM♯) with the covector ξ; returns how many coordinates were bounded."""
     element = fetched.element
     names, kind = element._fields, type(element)

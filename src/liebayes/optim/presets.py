@@ -90,8 +90,8 @@ class MultiplicativeBLR(LieGroupBLR):
 
     Parameters must be positive: magnitudes of weights whose signs are fixed, rates, standard deviations. The defaults:
 
-    - `metric=Adaptive()` with `lr=0.1`: with a constant metric the step must suit the largest covector, and the rule needs many
-      samples; `Adaptive` does with one or two. The paper's setting is `metric=Absorbed(), lr=50, mc_samples=32`.
+    - `metric=Adaptive()` with `lr=0.1`: with a constant metric the step must suit the largest covector, and the rule needs
+      many samples; `Adaptive` does with one or two. The paper's setting is `metric=Absorbed(), lr=50, mc_samples=32`.
     - `mc_samples=2`: one is a little worse at half the cost.
     - `base=Rayleigh()`: the paper's; the mean of the posterior starts at the parameter whatever its scale.
     - `temperature=0.01`: a mean and its spread are tied in this family, so that the entropy pulls weights up; the paper's

@@ -34,4 +34,4 @@ def differential_by_samples(group: LieGroup[E], base: Base, e: E, epsilon: Tenso
     """
     if temperature != 0:
         gradient = gradient.add(base.score(epsilon), alpha=temperature)
-    return group.pullback(e, epsilon, gradient)
+    return group.pullback_at_identity(e, epsilon, gradient)

@@ -10,6 +10,7 @@ are absorbed: their α is this one divided by c_X.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -35,8 +36,10 @@ class Update(NamedTuple):
     state: State
     direction: Any
     """M♯: the step was −α times this, within `max_step`."""
-    bounded: Tensor
+    bounded: int | Tensor
     """How many coordinates (for matrix groups: blocks) `max_step` has bounded."""
+    largest: float | None
+    """The largest coordinate of the step before it was bounded, where that is known: on a CPU, with a bound."""
 
 
 def initial_state(group: LieGroup[E], form: Form[E], g: E) -> State:
@@ -59,12 +62,16 @@ def update(
     M = accumulate(state.momentum, covector, momentum)
     direction = form.sharp(M, metric)
     if max_step is None and isinstance(lr, (int, float)):
-        g = group.move(state.element, direction, -lr)
-        bounded = torch.zeros((), dtype=torch.int64)
+        return Update(State(group.move(state.element, direction, -lr), M, metric), direction, 0, None)
+    step = descend(direction, lr)
+    largest = _largest_coordinates(blocks_of(step))
+    # Asking is cheaper than bounding, and enough where coordinates are bounded one by one.
+    if group.elementwise and largest is not None and _all_within(largest, max_step):
+        bounded = 0
     else:
-        step, bounded = bound(group, descend(direction, lr), max_step)
-        g = group.move(state.element, step, 1.0)
-    return Update(State(g, M, metric), direction, bounded)
+        step, bounded = bound(group, step, max_step)
+    g = group.move(state.element, step, 1.0)
+    return Update(State(g, M, metric), direction, bounded, None if largest is None else max(largest, default=0.0))
 
 
 def accumulate(momentum: E, covector: E, beta: float | E) -> E:
@@ -106,3 +113,15 @@ def bound(group: LieGroup[E], step: E, max_step: float | E | None) -> tuple[E, T
             limited.append(block * (limit / norm.clamp_min(limit)).to(block.dtype))
     total = functools.reduce(torch.add, counts) if counts else torch.zeros((), dtype=torch.int64)
     return with_blocks(step, limited), total
+
+
+def _largest_coordinates(blocks: list[Tensor]) -> list[float] | None:
+    """The largest coordinate of each block; unknown on a GPU, which would have to be waited for."""
+    if blocks[0].device.type != "cpu":
+        return None
+    return [float(torch.linalg.vector_norm(block, math.inf)) if block.numel() else 0.0 for block in blocks]
+
+
+def _all_within(sizes: list[float], max_step: Any) -> bool:
+    limits = blocks_of(max_step) if hasattr(max_step, "_fields") else [max_step] * len(sizes)
+    return all(limit is None or size <= limit for size, limit in zip(sizes, limits, strict=True))

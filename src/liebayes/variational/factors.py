@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,17 @@ from ..rule import Family, Form, History, Metric, ProductFamily, State, differen
 from ..rule.family import require_fit
 
 EntropyGradient = Literal["auto", "exact", "samples"]
+
+
+class Leaf(NamedTuple):
+    """Where a gradient is taken."""
+
+    leaf: Tensor
+    theta: Tensor
+    transpose: Callable[[Tensor], Tensor]
+    """From the gradient at the leaf to the one in ε."""
+    log_jacobian: Tensor | None
+    """log |det ∂(g·ε)/∂ε| where it depends on ε."""
 
 
 @dataclass
@@ -31,6 +42,8 @@ class Factor:
     identity: Any
     form: Form[Any]
     state: State
+    relative: bool
+    """Whether the state's element is h, or g itself: then its scales were 1, and their logarithms 0, at the start."""
     by_samples: bool
     """The entropy's gradient is taken at the samples."""
     in_pairs: bool
@@ -38,23 +51,30 @@ class Factor:
 
     @property
     def element(self) -> Any:
-        """g = start·h."""
-        return self.group.compose(self.start, self.state.element)
+        """g = start·h, or h itself where it began at the start."""
+        return self.group.compose(self.start, self.state.element) if self.relative else self.state.element
 
     @property
     def family(self) -> Family[Any]:
         """The present member of the family."""
         return Family(self.group, self.base, self.element)
 
-    def noise(self, samples: int, generator: torch.Generator) -> Tensor:
-        """ε, in whose coordinates gradients are taken."""
+    def noise(self, steps: int, samples: int, generator: torch.Generator) -> Tensor:
+        """ε for a number of steps, in whose coordinates gradients are taken."""
         like = blocks_of(self.start)[-1]
         draws = (samples + 1) // 2 if self.in_pairs else samples
-        shape = (draws, *self.group.event_shape(self.start))
+        shape = (steps, draws, *self.group.event_shape(self.start))
         epsilon = self.base.sample(shape, generator=generator, dtype=like.dtype, device=like.device)
-        if self.in_pairs:
-            epsilon = torch.cat([epsilon, -epsilon])[:samples]
-        return epsilon.requires_grad_()
+        return torch.cat([epsilon, -epsilon], 1)[:, :samples] if self.in_pairs else epsilon
+
+    def leaf(self, g: Any, epsilon: Tensor) -> Leaf:
+        """θ = g·ε, ready for a gradient: in θ itself for affine actions, whose Jacobian has a closed form, otherwise in ε."""
+        if self.group.affine_action:
+            theta, transpose = self.group.act_with_transpose(g, epsilon)
+            theta = theta.detach().requires_grad_()
+            return Leaf(theta, theta, transpose, None)
+        leaf = epsilon.detach().requires_grad_()
+        return Leaf(leaf, self.group.act(g, leaf), lambda gradient: gradient, self.group.log_jacobian(g, leaf))
 
     def covector(self, epsilon: Tensor, gradient: Tensor, temperature: float) -> Any:
         """The differential at the identity, for the loss in the coordinates of ε."""
@@ -117,8 +137,10 @@ def _make_factor(
     like = torch.empty(group.event_shape(element), dtype=_floating(element), device=pytree.tree_leaves(element)[-1].device)
     identity = group.identity(like)
     form = metric.on(group, base, identity)
-    state = initial_state(group, form, identity)
-    return Factor(group, base, element, identity, form, state, _by_samples(base, entropy), antithetic and _is_even(base))
+    relative = group.positive or initial_scale != 1 or not isinstance(start, Tensor)
+    state = initial_state(group, form, identity if relative else element)
+    pairs = antithetic and _is_even(base)
+    return Factor(group, base, element, identity, form, state, relative, _by_samples(base, entropy), pairs)
 
 
 def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 import torch
@@ -17,10 +18,11 @@ from torch.utils import _pytree as pytree
 
 from ..bases import Base
 from ..groups import LieGroup, blocks_of
-from ..rule import Fisher, History, Metric, update
+from ..rule import Fisher, History, Metric, Update, update
 from .factors import EntropyGradient, Factor, make_factors, product_family
+from .noise import noise_of_steps
 from .progress import progress_bar
-from .short_vmap import short_vmap
+from .shortcuts import short_grad, short_vmap
 
 Schedule = Callable[[float], float]
 """From the fraction of the run that is done, in [0, 1), to a factor on the step size."""
@@ -130,38 +132,44 @@ def fit(
     energies = _over_samples(_energy(loss, regulariser, temperature if tempering == "kl" else 1.0, unflatten), vectorize)
     # The covector is that of E_q[loss] − τH. Divided by τ it is that of a KL divergence, whose scale is always the same.
     unit = temperature if temperature > 0 else 1.0
-    generator = torch.Generator(device=pytree.tree_leaves(factors[0].start)[0].device).manual_seed(seed)
+    device = pytree.tree_leaves(factors[0].start)[0].device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    noise_ahead = noise_of_steps(
+        lambda count: [factor.noise(count, samples, generator) for factor in factors],
+        samples * sum(factor.group.event_shape(factor.start).numel() for factor in factors),
+        steps,
+        beside=device.type == "cpu" and all(factor.base.private_draws for factor in factors),
+    )
+    weights = torch.ones(samples, dtype=_dtype(factors[0]), device=device)
 
     run = _Run(group, factors, temperature)
     reach, before = max_step, math.inf
-    with progress_bar("fit", steps, progress) as report, torch.enable_grad():
-        for step in range(1, steps + 1):
+    with progress_bar("fit", steps, progress) as report, closing(noise_ahead), torch.enable_grad():
+        for step, noise in enumerate(noise_ahead, start=1):
             alpha = schedule((step - 1) / steps) / unit
-            noise = [factor.noise(samples, generator) for factor in factors]
             elements = [factor.element for factor in factors]
-            losses = energies(*(f.group.act(g, e) for f, g, e in zip(factors, elements, noise, strict=True)))
-            total = losses.sum()
-            for factor, g, e in zip(factors, elements, noise, strict=True):
-                if not factor.group.affine_action:  # otherwise the same at every ε, and without a gradient
-                    total = total - temperature * factor.group.log_jacobian(g, e).sum()
-            if not total.requires_grad:
+            leaves = [f.leaf(g, e) for f, g, e in zip(factors, elements, noise, strict=True)]
+            losses = energies(*(leaf.theta for leaf in leaves))
+            for leaf in leaves:
+                if leaf.log_jacobian is not None:
+                    losses = losses - temperature * leaf.log_jacobian
+            if not losses.requires_grad:
                 raise ValueError(
                     "loss must be differentiable in θ, but its value has no gradient. Build it from θ with torch operations, "
                     "without detach(), item() or integer results."
                 )
-            gradients = torch.autograd.grad(total, noise, allow_unused=True, materialize_grads=True)
-            covectors = [
-                factor.covector(e.detach(), gradient, temperature)
-                for factor, e, gradient in zip(factors, noise, gradients, strict=True)
+            found = short_grad(losses, weights, [leaf.leaf for leaf in leaves])
+            gradients = [
+                torch.zeros_like(leaf.leaf) if gradient is None else leaf.transpose(gradient)
+                for leaf, gradient in zip(leaves, found, strict=True)
             ]
-            present = total.item()
-            if not (math.isfinite(present) and _all_finite(covectors)):
-                raise run.lost(step, losses)
+            covectors = [f.covector(e, d, temperature) for f, e, d in zip(factors, noise, gradients, strict=True)]
+            present = losses.detach().sum().item()
             if reach is not None and max_step is not None:
                 reach = min(1.1 * reach, max(max_shift, max_step)) if present < before else max(0.5 * reach, max_step)
             before = present
-            for factor, covector in zip(factors, covectors, strict=True):
-                taken = update(
+            taken = [
+                update(
                     factor.group,
                     factor.form,
                     factor.state,
@@ -170,8 +178,13 @@ def fit(
                     momentum=momentum,
                     max_step=factor.by_block(reach, max_step),
                 )
-                factor.state = taken.state
-                run.moved(taken.direction, max(alpha * lr, alpha * (scale_lr or 0.0)), taken.bounded)
+                for factor, covector in zip(factors, covectors, strict=True)
+            ]
+            if not (math.isfinite(present) and all(map(_is_finite, taken))):
+                raise run.lost(step, losses)
+            for factor, move in zip(factors, taken, strict=True):
+                factor.state = move.state
+            run.moved(taken, alpha * max(lr, scale_lr or 0.0))
             run.steps = step
             if step % record_every == 0 or step == steps:
                 run.record(losses, covectors)
@@ -192,13 +205,14 @@ class _Run:
         self.steps = 0
         self.quiet = 0
         self.bounded = 0
-        self.last_steps: list[tuple[Any, float]] = []
+        self.last: list[Update] = []
+        self.rate = 0.0
         self.began = time.perf_counter()
 
-    def moved(self, direction: Any, rate: float, bounded: Tensor) -> None:
-        self.bounded = self.bounded + bounded
-        self.last_steps.append((direction, rate))
-        del self.last_steps[: -len(self.factors)]
+    def moved(self, taken: list[Update], rate: float) -> None:
+        for move in taken:
+            self.bounded = self.bounded + move.bounded
+        self.last, self.rate = taken, rate
 
     def record(self, losses: Tensor, covectors: list[Any]) -> None:
         history = self.history
@@ -212,9 +226,8 @@ class _Run:
         history.bounded.append(int(self.bounded))
 
     def converged(self, tolerance: float) -> bool:
-        blocks = [(block, rate) for direction, rate in self.last_steps for block in pytree.tree_leaves(direction)]
-        largest = max((rate * float(block.abs().max()) for block, rate in blocks if block.numel()), default=0.0)
-        self.last_steps.clear()
+        blocks = [block for move in self.last for block in blocks_of(move.direction) if block.numel()]
+        largest = self.rate * max((float(block.abs().max()) for block in blocks), default=0.0)
         self.quiet = self.quiet + 1 if largest < tolerance else 0
         if self.quiet == 3:
             self.history.stopped = f"converged: no coordinate moved by more than {tolerance:g}"
@@ -247,6 +260,8 @@ def _energy(
     def checked(what: str, value: Any) -> Tensor:
         if not isinstance(value, Tensor):
             raise ValueError(f"{what} must return a tensor with one value, but returned {type(value).__name__}.")
+        if value.ndim == 0:
+            return value
         if value.numel() != 1:
             raise ValueError(
                 f"{what} must return one value for one θ, but returned the shape {tuple(value.shape)}. Sum or average it."
@@ -283,8 +298,14 @@ def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..
     return energies
 
 
-def _all_finite(covectors: list[Any]) -> bool:
-    return all(math.isfinite(block.sum().item()) for covector in covectors for block in blocks_of(covector))
+def _dtype(factor: Factor) -> torch.dtype:
+    return blocks_of(factor.start)[-1].dtype
+
+
+def _is_finite(taken: Update) -> bool:
+    if taken.largest is not None:
+        return math.isfinite(taken.largest)
+    return all(math.isfinite(block.sum().item()) for block in blocks_of(taken.direction))
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
-"""`torch.func.vmap` for a function of tensors to one number, without its treatment of nested arguments.
+"""`torch.func.vmap` and `torch.autograd.grad` without their treatment of general arguments.
 
-That treatment costs as much as a small loss itself. What is left are the four calls it makes; where a version of torch does
-not have them, the public function is used.
+That treatment costs as much as a small loss itself. What is left are the calls these functions make; where a version of torch
+does not have them, the public functions are used.
 """
 
 from __future__ import annotations
@@ -30,3 +30,11 @@ def short_vmap(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
             functorch._vmap_decrement_nesting()
 
     return vectorized
+
+
+def short_grad(values: Tensor, weights: Tensor, inputs: list[Tensor]) -> tuple[Tensor | None, ...]:
+    """`torch.autograd.grad(values, inputs, weights, allow_unused=True)`."""
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if engine is None:
+        return torch.autograd.grad(values, inputs, weights, allow_unused=True)
+    return engine.run_backward((values,), (weights,), False, False, tuple(inputs), True, accumulate_grad=False)
