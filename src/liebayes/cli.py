@@ -1,9 +1,11 @@
-"""The program: `liebayes train | evaluate | predict | compare | info`."""
+"""The program: `liebayes train | evaluate | predict | compare | sweep | ...`."""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 
 
@@ -11,28 +13,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit status: 0, 1 for a failure, 2 for wrong usage, 130 for an interruption."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
-    from .experiments.commands import run
-    from .experiments.train import InterruptedRunError
-
     try:
-        run(words)
-    except InterruptedRunError as stop:
-        print(stop, file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    except SystemExit as stop:
-        return int(stop.code or 0) if isinstance(stop.code, (int, type(None))) else 2
-    except Exception as error:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            from .experiments.commands import run
+
+            return run([word for word in words if word != "--debug"])
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python would complain once more when it closes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (Exception, KeyboardInterrupt) as error:
+        text, status = _account(error)
         if debug:
             traceback.print_exc()
-        else:
-            text = " ".join(str(error).split()) or type(error).__name__
-            print(f"liebayes: {text}", file=sys.stderr)
-        return 2 if type(error) is ValueError else 1
-    return 0
+        elif text:
+            print(" ".join(text.split()), file=sys.stderr)
+        return status
+
+
+def _account(error: BaseException) -> tuple[str, int]:
+    """What to say about an error, in one line, and the exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted.", 130
+    if isinstance(error, ModuleNotFoundError):
+        return f"liebayes: {error.name} is not installed: pip install 'liebayes[all]'", 1
+    from .data import DataError
+    from .experiments.processes import PeerError
+    from .experiments.settings import SettingsError
+    from .experiments.train import InterruptedRunError
+
+    first_rank = os.environ.get("RANK", "0") == "0"
+    if isinstance(error, InterruptedRunError):
+        return str(error) if first_rank else "", 130
+    # The kinds of DataError are about files; DataError itself is about the name of a data set or a folder.
+    if isinstance(error, SettingsError) or type(error) is DataError:
+        return f"liebayes: {error}" if first_rank else "", 2  # every rank reads the same command line
+    if isinstance(error, PeerError):
+        return "", 1
+    return f"liebayes: {str(error) or type(error).__name__}", 1
+
+
+def _show_warning(message: Warning | str, *place: object) -> None:
+    print(f"liebayes: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,44 @@
 """Checkpoints: a tree of tensors, numbers and strings in one safetensors file. No code is pickled.
 
 A file is written beside its place and moved there when it is complete; the one before is kept under another name. So whatever
-happens while writing, a good checkpoint is left.
+happens while writing, a good checkpoint is left. A checksum over everything tells a good one from a damaged one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 FORMAT = "liebayes checkpoint 1"
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read."""
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be read, or be written."""
+
+
+class CheckpointWarning(UserWarning):
+    """The last checkpoint was damaged, and the one before is used."""
 
 
 def save(tree: Mapping[str, Any], path: Path) -> None:
     """Writes a tree of dictionaries and lists whose leaves are tensors, numbers, strings, booleans or None."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
 
     def outline(node: Any, at: str) -> Any:
         if isinstance(node, Tensor):
-            tensors[at] = node.detach().contiguous().clone()
+            tensors[at] = node.detach().cpu().contiguous().clone()
             return {"tensor": at}
         if isinstance(node, Mapping):
             # JSON keys are strings, and optimizers number their parameters: pairs keep the type.
@@ -42,15 +50,19 @@ def save(tree: Mapping[str, Any], path: Path) -> None:
     text = json.dumps(outline(tree, ""))
     partial = path.with_name(f".{path.name}.part")
     try:
-        save_file(tensors, partial, metadata={"format": FORMAT, "tree": text})
+        save_file(tensors, partial, metadata={"format": FORMAT, "tree": text, "checksum": _checksum(text, tensors)})
         with open(partial, "rb") as file:
             os.fsync(file.fileno())
+        # Killed between these two lines, a run has no last checkpoint, and goes on from the previous one.
         if path.exists():
             os.replace(path, previous(path))
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+        if isinstance(error, (OSError, SafetensorError)):
+            reason = getattr(error, "strerror", None) or error
+            raise CheckpointError(f"{path} could not be written: {reason}. The checkpoint before it is kept.") from error
         raise
 
 
@@ -69,23 +81,48 @@ def load(path: Path) -> dict[str, Any]:
             if metadata.get("format") != FORMAT:
                 raise CheckpointError(f"{path} is not a checkpoint of liebayes: its format is {metadata.get('format')!r}.")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return _rebuild(json.loads(metadata["tree"]), tensors)
-    except (SafetensorError, json.JSONDecodeError, KeyError, OSError) as error:
+        text = metadata["tree"]
+        if _checksum(text, tensors) != metadata["checksum"]:
+            raise CheckpointError(f"{path} is damaged: its checksum does not fit its content.")
+        return _rebuild(json.loads(text), tensors)
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, KeyError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}.") from error
 
 
-def load_last_good(path: Path) -> tuple[dict[str, Any], Path] | None:
-    """The newest checkpoint that can be read, and where it was; None where there is none at all."""
-    found = [candidate for candidate in (path, previous(path)) if candidate.exists()]
+def load_last_good(path: Path) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read; None where there is none at all. Nothing is written."""
     problems: list[str] = []
-    for candidate in found:
+    for candidate in (path, previous(path)):
+        if not candidate.exists():
+            continue
         try:
-            return load(candidate), candidate
+            tree = load(candidate)
         except CheckpointError as error:
             problems.append(str(error))
+            continue
+        if problems:
+            warnings.warn(f"{problems[0]} Going on from {candidate.name}.", CheckpointWarning, stacklevel=2)
+        return tree
     if problems:
-        raise CheckpointError(" ".join(problems) + " Nothing was changed; move these files away to start anew.")
+        raise CheckpointError(" ".join(problems) + " Nothing was changed; move these files away to start from the beginning.")
     return None
+
+
+def set_damaged_aside(path: Path) -> None:
+    """Gives a damaged last checkpoint another name, or the next save would put it in the place of the good one before it."""
+    if path.exists() and previous(path).exists():
+        try:
+            load(path)
+        except CheckpointError:
+            os.replace(path, path.with_name(f"damaged-{path.name}"))
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _rebuild(node: Any, tensors: Mapping[str, Tensor]) -> Any:

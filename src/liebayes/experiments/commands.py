@@ -3,151 +3,273 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import platform
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import tyro
-from rich.console import Console
-from rich.table import Table
-from tyro.extras import SubcommandApp
 
 from .. import __version__, data
-from ..metrics import classification_metrics
-from ..posterior import Posterior
-from .learner import build_network
+from .command_line import parse, settings_type
+from .opening import open_run
+from .pictures import read_images
 from .run_directory import RunDirectory, RunError
-from .settings import TrainSettings
+from .settings import SettingsError, TrainSettings
+from .sweep import sweep as sweep_runs
+from .tables import comparison, figures, show
 from .train import evaluate as evaluate_posterior
 from .train import train as train_run
 
-app = SubcommandApp()
-
+Command = TypeVar("Command", bound=Callable[..., Any])
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional]
 
 
-def run(words: Sequence[str]) -> None:
-    """Runs a subcommand. `train --settings FILE` reads defaults from a file that `train` or a person wrote."""
-    app.cli(prog="liebayes", description="The Lie-group Bayesian learning rule.", args=list(words), use_underscores=False)
+class Commands:
+    """The subcommands by name. A function becomes one by `@app.command`; its docstring is the help."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Callable[..., Any]] = {}
+
+    def command(self, function: Command) -> Command:
+        self.functions[function.__name__.replace("_", "-")] = function
+        return function
+
+    def help(self) -> str:
+        width = max(map(len, self.functions))
+        lines = [f"  {name:{width}}  {(f.__doc__ or '').strip().splitlines()[0]}" for name, f in self.functions.items()]
+        return "\n".join(
+            [
+                "usage: liebayes COMMAND [OPTIONS]",
+                "",
+                "The Lie-group Bayesian learning rule: train a posterior over the weights of a network, and use it.",
+                "",
+                *lines,
+                "",
+                "liebayes COMMAND --help lists the options of a command. --debug shows where an error comes from.",
+            ]
+        )
+
+
+app = Commands()
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs a subcommand and returns the exit status."""
+    name, rest = (words[0], words[1:]) if words else ("--help", ())
+    if name in ("-h", "--help"):
+        print(app.help())
+        return 0
+    if name == "--version":
+        print(__version__)
+        return 0
+    if name not in app.functions:
+        close = difflib.get_close_matches(name, app.functions, 1)
+        hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(app.functions)}."
+        raise SettingsError(f"there is no command {name!r}; {hint}")
+    try:
+        if name == "train":
+            train(*_training_arguments(rest))
+        else:
+            return int(parse(app.functions[name], rest, prog=f"liebayes {name}") or 0)
+    except SystemExit:  # after --help
+        pass
+    return 0
 
 
 @app.command
-def train(
-    settings: Annotated[TrainSettings, tyro.conf.arg(name="")],
-    from_file: Path | None = None,
-) -> None:
-    """Train a posterior and leave it in a run directory.
-
-    Args:
-        settings: the settings of the run.
-        from_file: settings as JSON, such as the settings.json of another run; those given on the command line win.
-    """
-    if from_file is not None:
-        default = TrainSettings()
-        given = {k: v for k, v in vars(settings).items() if v != getattr(default, k)}
-        settings = dataclasses.replace(TrainSettings.read(from_file), output=None, resume=False)
-        settings = dataclasses.replace(settings, **given)
+def train(settings: TrainSettings) -> None:
+    """Train a posterior and leave it in a run directory."""
     train_run(settings)
 
 
+def _training_arguments(words: Sequence[str]) -> tuple[TrainSettings]:
+    """The settings of a command line, over those of a file, over those of the run that is resumed."""
+
+    def read(start: TrainSettings | None) -> Any:
+        line = dataclasses.make_dataclass(
+            "TrainLine",
+            [("from_file", FromFile, dataclasses.field(default=None))],
+            bases=(settings_type(start),),
+            frozen=True,
+        )
+        line.__doc__ = TrainSettings.__doc__
+        return parse(line, words, prog="liebayes train")
+
+    found = read(None)
+    if found.from_file is not None:
+        # Those of a file are the defaults now, so that the command line wins, also where it gives a default.
+        found = read(dataclasses.replace(TrainSettings.read(found.from_file), output=None, resume=False))
+    if found.resume and found.output is not None:
+        found = read(RunDirectory(found.output).settings())
+    return (TrainSettings(**{field.name: getattr(found, field.name) for field in dataclasses.fields(TrainSettings)}),)
+
+
+FromFile = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        metavar="PATH",
+        help="Settings as JSON, such as the settings.json of another run; those given here win.",
+        help_behavior_hint="(default: none)",
+    ),
+]
+
+
 @app.command
-def evaluate(runs: Runs, samples: int = 32, data_dir: Path | None = None) -> None:
-    """Evaluate trained runs anew on their test data: the predictive marginal and the point estimate.
+def evaluate(runs: Runs, samples: int = 32, data_dir: Path | None = None, json: bool = False) -> None:
+    """Evaluate trained runs anew on their test data.
+
+    Prints accuracy, NLL, ECE, Brier score and entropy of the predictive marginal, and of the point estimate.
 
     Args:
         runs: run directories.
         samples: samples of the posterior predictive.
         data_dir: where data sets are, if not where the run had them.
+        json: print one JSON line for each run instead of a table.
     """
+    _require_runs(runs)
+    _require_samples(samples)
+    results: list[dict[str, Any]] = []
     for path in runs:
-        posterior, dataset, _ = open_run(path, data_dir)
-        print(json.dumps({"run": str(path), **evaluate_posterior(posterior, dataset, samples)}))
+        posterior, dataset, settings = open_run(path, data_dir)
+        used = 1 if settings.rule == "sgd" else samples
+        results.append({"run": str(path), **evaluate_posterior(posterior, dataset, used)})
+        if json:
+            print(_json(results[-1]), flush=True)
+    if not json:
+        show(figures(results))
 
 
 @app.command
 def predict(
     run: Annotated[Path, tyro.conf.Positional],
-    inputs: Annotated[Path, tyro.conf.Positional],
+    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional],
     samples: int = 32,
+    invert: bool = False,
     output: Path | None = None,
+    data_dir: Path | None = None,
 ) -> None:
-    """Predict the classes of images with a trained run: probabilities and uncertainty, one JSON line for each image.
+    """Predict the classes of images with a trained run.
+
+    Prints one JSON line for each image: class, confidence, entropy, mutual information and all probabilities.
 
     Args:
         run: a run directory.
-        inputs: images: a .npy array or a .pt tensor of shape (N, C, H, W) or (N, H, W), uint8 as the data set has them.
+        inputs: image files (PNG, JPEG, ...), folders of them, or arrays: .npy or .pt of shape (N, C, H, W) or (N, H, W) with
+            the data set's dtype. Pictures are brought to the channels and size of the data set.
         samples: samples of the posterior predictive.
+        invert: turn pictures dark for light, such as ink on paper for a network trained on mnist.
         output: where to write; the standard output by default.
+        data_dir: where data sets are, if not where the run had them.
     """
-    posterior, dataset, _ = open_run(run, None)
-    images = _read_images(inputs, dataset)
+    _require_samples(samples)
+    if output is not None and output.exists():
+        raise SettingsError(f"{output} exists already; choose another --output.")
+    posterior, dataset, _ = open_run(run, data_dir)
+    names, images = read_images(inputs, dataset, invert=invert)
     prediction = posterior.predict(dataset.normalize(images), samples, batch_size=500)
     lines = []
     for i, p in enumerate(prediction.probabilities):
         best = int(p.argmax())
-        lines.append(
-            json.dumps(
-                {
-                    "class": dataset.class_names[best],
-                    "confidence": round(float(p[best]), 6),
-                    "entropy": round(float(prediction.entropy[i]), 6),
-                    "mutual_information": round(float(prediction.mutual_information[i]), 6),
-                    "probabilities": [round(float(x), 6) for x in p],
-                }
-            )
-        )
-    text = "\n".join(lines) + "\n"
+        entry = {
+            "input": names[i],
+            "class": dataset.class_names[best],
+            "confidence": round(float(p[best]), 6),
+            "entropy": round(float(prediction.entropy[i]), 6),
+            "mutual_information": round(float(prediction.mutual_information[i]), 6),
+            "probabilities": [round(float(x), 6) for x in p],
+        }
+        lines.append(_json(entry) + "\n")
     if output is None:
-        print(text, end="")
-    else:
-        output.write_text(text)
+        sys.stdout.writelines(lines)
+        return
+    try:
+        output.write_text("".join(lines))
+    except OSError as error:
+        raise RunError(f"{output} cannot be written: {error.strerror or error}. Choose another --output.") from error
 
 
 @app.command
 def compare(runs: Runs) -> None:
-    """A table over runs: their settings and last figures.
+    """Compare runs in a table: their settings and last figures.
 
     Args:
         runs: run directories.
     """
-    Console().print(comparison(runs))
+    _require_runs(runs)
+    show(comparison(runs))
 
 
-def comparison(runs: Sequence[Path]) -> Table:
-    """The table of `compare`."""
-    if not runs:
-        raise ValueError("compare needs at least one run directory.")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("run", "rule", "base", "epochs", "accuracy", "NLL", "ECE", "NLL at the point", "seconds"):
-        table.add_column(heading, justify="left" if heading in ("run", "rule", "base") else "right")
-    for path in runs:
-        directory = RunDirectory(path)
-        settings = directory.read_json("settings.json")
-        lines = [line for line in directory.metrics() if "test_accuracy" in line]
-        if not lines:
-            table.add_row(str(path), settings["rule"], settings["base"] or "", "0", *["not run"] * 5)
-            continue
-        last = lines[-1]
-        table.add_row(
-            str(path),
-            settings["rule"],
-            settings["base"] or "default",
-            str(last["epoch"]),
-            f"{100 * last['test_accuracy']:.2f} %",
-            f"{last['test_nll']:.4f}",
-            f"{last['test_ece']:.4f}",
-            f"{last['point_nll']:.4f}",
-            f"{last['seconds']:.0f}",
-        )
-    return table
+@app.command
+def report(
+    runs: Runs, output: Path = Path("report.html"), ood: str | None = None, image: int = 0, data_dir: Path | None = None
+) -> None:
+    """Make one HTML page about runs: tables, curves, calibration, uncertainty, weights and features.
+
+    The page needs no network and no other file, and can be read on a phone.
+
+    Args:
+        runs: run directories of trained runs.
+        output: the page.
+        ood: images from outside the training data: a data set such as fashion-mnist, or test images made unlike themselves:
+            shuffled, noise, rotated or inverted. By default a related data set where it is present, otherwise shuffled.
+        image: the number of the test image that sorts the features of the first layer.
+        data_dir: where data sets are, if not where the run had them.
+    """
+    _require_runs(runs)
+    from .report import write_report
+
+    print(write_report(runs, output, ood=ood, image=image, data_dir=data_dir))
+
+
+@app.command
+def plot(
+    runs: Runs,
+    output: Path,
+    format: Literal["png", "svg"] = "png",
+    ood: str | None = None,
+    image: int = 0,
+    data_dir: Path | None = None,
+) -> None:
+    """Write the pictures of `report` as files.
+
+    Args:
+        runs: run directories of trained runs.
+        output: the folder for the pictures.
+        format: png or svg.
+        ood: images from outside the training data, as for `report`.
+        image: the number of the test image that sorts the features of the first layer.
+        data_dir: where data sets are, if not where the run had them.
+    """
+    _require_runs(runs)
+    from .report import write_pictures
+
+    for path in write_pictures(runs, output, form=format, ood=ood, image=image, data_dir=data_dir):
+        print(path)
+
+
+@app.command
+def sweep(file: Annotated[Path, tyro.conf.Positional], output: Path) -> int:
+    """Train a grid of settings (App. B) and make a table of the runs.
+
+    The file is JSON: {"settings": {"dataset": "digits"}, "grid": {"rule": ["additive", "affine"], "seed": [0, 1]}}. The runs are
+    in folders of the output named after the grid, beside sweep.json and sweep.md with the table. Called again, it leaves out
+    finished runs and goes on with an interrupted one.
+
+    Args:
+        file: the settings, and the lists to combine.
+        output: the folder for the runs and the table.
+    """
+    return sweep_runs(file, output)
 
 
 @app.command
 def info() -> None:
-    """What is installed, and which parts are in use."""
+    """Show what is installed, and which parts are in use."""
     rows = {
         "liebayes": __version__,
         "python": platform.python_version(),
@@ -162,35 +284,18 @@ def info() -> None:
         print(f"{name:{width}}  {value}")
 
 
-def open_run(path: Path, data_dir: Path | None) -> tuple[Posterior, data.Dataset, TrainSettings]:
-    """The posterior, the data set and the settings of a run."""
-    directory = RunDirectory(path)
-    settings = TrainSettings.from_json(directory.read_json("settings.json"))
-    if not directory.posterior.exists():
-        raise RunError(f"{path} has no posterior yet: its training has not ended. Go on with train --resume --output {path}.")
-    dataset = data.load(settings.dataset, data_dir or settings.data_dir)
-    return Posterior.load(directory.posterior, build_network(settings, dataset)), dataset, settings
+def _require_runs(runs: Sequence[Path]) -> None:
+    if not runs:
+        raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
 
 
-def _read_images(path: Path, dataset: data.Dataset) -> torch.Tensor:
-    if not path.exists():
-        raise ValueError(f"{path} does not exist.")
-    try:
-        if path.suffix == ".pt":
-            images: Any = torch.load(path, weights_only=True)
-        else:
-            import numpy
-
-            images = torch.from_numpy(numpy.load(path, allow_pickle=False))
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read as an array of images: {error}") from error
-    images = images.unsqueeze(1) if images.ndim == 3 else images
-    if tuple(images.shape[1:]) != dataset.image_shape or images.dtype != dataset.train_images.dtype:
-        raise ValueError(
-            f"{path} holds {images.dtype} of shape {tuple(images.shape)}, but the network was trained on "
-            f"{dataset.train_images.dtype} of shape (N, {', '.join(map(str, dataset.image_shape))})."
-        )
-    return images
+def _require_samples(samples: int) -> None:
+    if samples < 1:
+        raise SettingsError(f"--samples must be at least 1, but is {samples}.")
 
 
-__all__ = ["app", "classification_metrics", "comparison", "open_run", "run"]
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content)
+
+
+__all__ = ["app", "open_run", "run"]

@@ -74,7 +74,13 @@ class Display:
             f"epoch {line['epoch']}/{self.settings.epochs}  loss {line['train_loss']:.4f}  {self.figures}"
             f"{speed:,.0f} images/s" + (f"  {line['bounded']:,} bounded" if line["bounded"] else "")
         )
+        self.line(text)
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        if self.quiet:
+            return
         if self._bar is None:
             print(text, flush=True)
         else:
-            self._bar.console.print(text)
+            self._bar.console.print(text, highlight=False)

@@ -1,7 +1,7 @@
 """A run directory: settings, environment, checkpoints and metrics of one training run.
 
 settings.json       every setting, defaults filled in
-environment.json    versions, command, git state, machine
+environment.json    versions, command, git state, machine, a fingerprint of the data; the same of every time it was resumed
 checkpoint.safetensors, previous-checkpoint.safetensors
 metrics.jsonl       one line per epoch
 posterior.safetensors   what training left
@@ -9,6 +9,7 @@ posterior.safetensors   what training left
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -24,7 +25,9 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..data import Dataset
 from . import checkpoint
+from .settings import SettingsError, TrainSettings
 
 
 class RunError(RuntimeError):
@@ -47,66 +50,95 @@ class RunDirectory:
 
     # Starting.
 
-    def create(self, resume: bool) -> None:
-        """Makes the directory, or takes up the one that is there."""
-        started = (self.path / "settings.json").exists()
+    def require_fit(self, resume: bool) -> None:
+        """Refuses a directory that training could not use. Nothing is written, so a failure later leaves nothing behind."""
+        here = self.path
+        if here.exists() and not here.is_dir():
+            raise RunError(f"{here} is a file. Choose another --output.")
+        started = (here / "settings.json").exists()
+        if resume and not started:
+            raise RunError(f"{here} holds no run to go on with. Start one without --resume, or check --output.")
         if started and not resume:
-            raise RunError(f"{self.path} holds a run already. Go on with --resume, or choose another --output.")
-        if self.path.exists() and not started and any(self.path.iterdir()) and not resume:
-            raise RunError(f"{self.path} is not empty and holds no run. Choose another --output.")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / ".writable"
-            probe.write_text("")
-            probe.unlink()
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror or error}. Choose another --output.") from error
-
-    def require_space(self, size: int) -> None:
-        """A run keeps two checkpoints and writes a third beside them."""
-        free = shutil.disk_usage(self.path).free
-        if free < 3 * size:
-            raise RunError(
-                f"{self.path} has {free / 1e6:.0f} MB free, but its checkpoints need {3 * size / 1e6:.0f} MB. Make room, or "
-                "choose another --output."
-            )
+            raise RunError(f"{here} holds a run already. Go on with --resume, or choose another --output.")
+        # A run killed while it started may have left hidden files, such as its lock.
+        if here.exists() and not started and any(not file.name.startswith(".") for file in here.iterdir()):
+            raise RunError(f"{here} is not empty and holds no run. Choose another --output.")
+        nearest = next(folder for folder in (here, *here.absolute().parents) if folder.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise RunError(f"{here} cannot be made or written: no permission in {nearest}. Choose another --output.")
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Refuses a second process on the same run. The lock goes with the process, however it ends."""
+    def opened(self, resume: bool, checkpoint_size: int) -> Iterator[None]:
+        """Makes the directory, or takes up the one that is there, for this process alone. The lock goes with the process."""
         import fcntl
 
-        with open(self.path / ".lock", "a+") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / ".lock", "a+")  # noqa: SIM115
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror or error}. Choose another --output.") from error
+        with lock:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(
                     f"Another process is training in {self.path}. Wait for it, or choose another --output."
                 ) from None
+            self.require_fit(resume)  # again: a process that held the lock until now may have left a run
+            self._require_space(checkpoint_size)
             yield
+
+    def _require_space(self, size: int) -> None:
+        """A run keeps two checkpoints and writes a third beside them."""
+        here = [file.stat().st_size for file in (self.checkpoint, checkpoint.previous(self.checkpoint)) if file.exists()]
+        free, need = shutil.disk_usage(self.path).free, 3 * size - sum(here)
+        if free < need:
+            raise RunError(
+                f"{self.path} has {free / 1e6:.1f} MB free, but its checkpoints need {need / 1e6:.1f} MB. Make room, or "
+                "choose another --output."
+            )
 
     # Writing and reading.
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a file that is whole or not there."""
-        partial = self.path / f".{name}.part"
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        os.replace(partial, self.path / name)
-
-    def read_json(self, name: str) -> Any:
-        path = self.path / name
-        try:
-            return json.loads(path.read_text())
-        except FileNotFoundError:
-            raise RunError(f"{self.path} holds no run: {name} is missing. Give the --output of a `liebayes train`.") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise RunError(f"{path} cannot be read: {error}. Nothing was changed.") from error
+        self.write_text(name, json.dumps(content, indent=2) + "\n")
 
     def write_metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """All lines up to now: rewritten whole, so that a line is never half there."""
-        partial = self.path / ".metrics.jsonl.part"
-        partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        os.replace(partial, self.path / "metrics.jsonl")
+        self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Writes a file that is whole or not there."""
+        partial = self.path / f".{name}.part"
+        try:
+            partial.write_text(text)
+            os.replace(partial, self.path / name)
+        except OSError as error:
+            raise RunError(
+                f"{self.path / name} could not be written: {error.strerror or error}. What was there is kept."
+            ) from error
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            content = json.loads(path.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            raise RunError(f"{self.path} holds no run: {name} is missing. Give the --output of a `liebayes train`.") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise RunError(f"{path} is damaged: {error}. Nothing was changed; put a good copy there.") from error
+        if not isinstance(content, dict):
+            raise RunError(f"{path} is damaged: it holds no JSON object. Nothing was changed; put a good copy there.")
+        return content
+
+    def settings(self) -> TrainSettings:
+        """The settings of the run."""
+        try:
+            return TrainSettings.from_json(self.read_json("settings.json"))
+        except SettingsError as error:
+            raise RunError(
+                f"{self.path / 'settings.json'} is damaged: {error} Nothing was changed; put a good copy there."
+            ) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
@@ -114,17 +146,12 @@ class RunDirectory:
         if not path.exists():
             return []
         try:
-            return [json.loads(line) for line in path.read_text().splitlines()]
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise RunError(f"{path} cannot be read: {error}. Nothing was changed.") from error
-
-    def save_checkpoint(self, tree: Mapping[str, Any]) -> None:
-        try:
-            checkpoint.save(tree, self.checkpoint)
-        except OSError as error:
-            raise RunError(
-                f"The checkpoint could not be written: {error.strerror or error}. The one before is kept."
-            ) from error
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            if [line["epoch"] for line in lines] != list(range(1, len(lines) + 1)):
+                raise ValueError("its lines are not those of epochs 1, 2, ...")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{path} is damaged: {error}. Nothing was changed; mend it, or move it away.") from error
+        return lines
 
 
 def environment() -> dict[str, Any]:
@@ -139,6 +166,15 @@ def environment() -> dict[str, Any]:
         "processor": _processor(),
         "git": _git_state(),
     }
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Tells whether data are the same: the sizes, and a checksum of everything a run reads of them."""
+    digest = hashlib.sha256(repr((dataset.class_names, dataset.mean, dataset.std, dataset.augmentation)).encode())
+    for tensor in (dataset.train_images, dataset.train_labels, dataset.test_images, dataset.test_labels):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return f"{len(dataset.train_labels)}+{len(dataset.test_labels)}:{digest.hexdigest()[:16]}"
 
 
 def _processor() -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Rule = Literal["sgd", "additive", "multiplicative", "affine"]
 Signs = Literal["none", "plus-minus", "dale", "fixed"]
@@ -21,41 +23,41 @@ class TrainSettings:
     dataset: str = "digits"
     """digits (comes with the program), mnist, fashion-mnist, cifar10, cifar100, tinyimagenet, or a registered one."""
     data_dir: Path | None = None
-    """Where data sets are; the environment variable LIEBAYES_DATA by default. Missing ones are downloaded there."""
+    """Where data sets are. Missing ones are downloaded there."""
     model: str | None = None
-    """mlp, lenet or resnet20. [default: mlp for digits, mnist and fashion-mnist, otherwise resnet20]"""
+    """mlp, lenet or resnet20."""
     rule: Rule = "affine"
     """The learning rule: sgd, or the Lie-group rule with the additive, multiplicative or affine group."""
     base: str | None = None
-    """The base distribution, such as Laplace(0.005). [default: Normal(3/√N), for multiplicative Rayleigh(1)]"""
+    """The base distribution, such as Laplace(0.005)."""
     signs: Signs | None = None
-    """A sign constraint on the weights. [default: plus-minus for multiplicative, otherwise none]"""
+    """A sign constraint on the weights; the multiplicative rule needs one, the others have none."""
     epochs: int | None = None
     """Passes over the training data."""
     batch_size: int | None = None
     """Images per step, over all processes."""
     mc_samples: int | None = None
-    """Monte Carlo samples per step. [default: 2 for multiplicative, otherwise 1]"""
+    """Monte Carlo samples per step, in every process."""
     lr: float | None = None
     """The step size α at its height."""
     scale_lr: float | None = None
-    """The step size of the scales (affine). [default: lr]"""
+    """The step size of the scales (affine only)."""
     momentum: float | None = None
     """β, or β₁ of the affine rule."""
     scale_momentum: float | None = None
-    """β₂ of the affine rule."""
+    """β₂ (affine only)."""
     temperature: float | None = None
-    """τ."""
+    """τ, the weight of the entropy (multiplicative and affine)."""
     prior_precision: float | None = None
     """δ of the regulariser R(θ) = ½δ‖θ‖²."""
     metric: MetricName | None = None
-    """How covectors become steps. [default: adaptive for multiplicative, otherwise absorbed]"""
+    """How covectors become steps."""
     max_step: float | None = None
-    """The bound on one step in the Lie algebra. [default: 0.2; none for additive]"""
+    """The bound on one step in the Lie algebra."""
     warmup_epochs: float | None = None
-    """Epochs of linear warm-up before the cosine to zero. [default: 5 % of the run, at most 5]"""
+    """Epochs of linear warm-up before the cosine to zero."""
     augment: bool | None = None
-    """Random crops and flips; N counts fourfold then. [default: yes for cifar and tinyimagenet]"""
+    """Random crops and flips; N counts fourfold then."""
     predictive_samples: int = 32
     """Samples of the posterior predictive in evaluations."""
     evaluate_every: int = 1
@@ -67,35 +69,79 @@ class TrainSettings:
     compile: bool = False
     """Compile the network with torch.compile: slower to start, faster on large networks."""
     output: Path | None = None
-    """The run directory. [default: runs/DATASET-RULE-SEED]"""
+    """The run directory."""
     resume: bool = False
-    """Go on with the run in --output, to the bit as if it had never stopped."""
+    """Go on with the run in --output, to the bit as if it had never stopped; its settings need not be given again."""
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON has them."""
         return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> TrainSettings:
-        """The inverse of `to_json`; a name that does not exist is refused."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(content) - known)
+    def from_json(cls, content: object) -> TrainSettings:
+        """The inverse of `to_json`; names that do not exist and values of another type are refused."""
+        if not isinstance(content, dict):
+            raise SettingsError(f"settings are a JSON object of names and values, not a {type(content).__name__}.")
+        hints = get_type_hints(cls)
+        unknown = sorted(set(content) - set(hints))
         if unknown:
-            raise ValueError(f"Unknown settings {unknown}; the names are {sorted(known)}.")
+            close = difflib.get_close_matches(str(unknown[0]), hints, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the names are {', '.join(sorted(hints))}."
+            raise SettingsError(f"there is no setting {unknown[0]!r}; {hint}")
+        for name, value in content.items():
+            if not _fits(value, hints[name]):
+                raise SettingsError(f"{name} must be {_kinds(hints[name])}, but is {value!r}.")
         paths = {key: Path(content[key]) for key in ("data_dir", "output") if content.get(key) is not None}
         return cls(**{**content, **paths})
 
     @classmethod
     def read(cls, path: Path) -> TrainSettings:
         """Settings from a JSON file."""
-        try:
-            return cls.from_json(json.loads(path.read_text()))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read as settings: {error}") from error
+        return cls.from_json(read_json(path))
 
 
+class SettingsError(ValueError):
+    """Settings that do not exist, have no such value or do not fit together."""
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of settings holds."""
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SettingsError(f"{path} is not JSON: {error}.") from error
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    if get_origin(annotation) is Literal:
+        return value in get_args(annotation)
+    if isinstance(annotation, type):
+        kinds = {Path: (str,), float: (int, float)}.get(annotation, (annotation,))
+        return isinstance(value, kinds) and not (isinstance(value, bool) and annotation is not bool)
+    return any(_fits(value, choice) for choice in get_args(annotation))
+
+
+def _kinds(annotation: Any) -> str:
+    """A type in words."""
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(str, get_args(annotation)))
+    if annotation is type(None):
+        return "null"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+    return words[annotation] if annotation in words else " or ".join(map(_kinds, get_args(annotation)))
+
+
+MODELS = ("mlp", "lenet", "resnet20")
+_ALIEN: dict[str, tuple[str, ...]] = {
+    "sgd": ("base", "metric", "scale_lr", "scale_momentum", "temperature", "max_step"),
+    "additive": ("scale_lr", "scale_momentum", "temperature"),
+    "multiplicative": ("scale_lr", "scale_momentum"),
+}
+"""What does not belong to a rule."""
 _IMAGES = {"model": "resnet20", "epochs": 30, "batch_size": 200, "augment": True}
-_DATASETS: dict[str, dict[str, Any]] = {
+DATASETS: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "epochs": 40, "batch_size": 32, "augment": False},
     "mnist": {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False},
     "fashion-mnist": {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False},
@@ -103,7 +149,7 @@ _DATASETS: dict[str, dict[str, Any]] = {
     "cifar100": _IMAGES,
     "tinyimagenet": _IMAGES,
 }
-_RULES: dict[str, dict[str, Any]] = {
+RULES: dict[Rule, dict[str, Any]] = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "prior_precision": 0.1, "signs": "none", "mc_samples": 1, "temperature": 0.0},
     "additive": {"lr": 1.0, "momentum": 0.9, "prior_precision": 0.1, "signs": "none", "mc_samples": 1, "metric": "absorbed",
                  "temperature": 0.0},
@@ -121,14 +167,15 @@ _PAIRS: dict[tuple[str, str], dict[str, Any]] = {
 
 def resolved(settings: TrainSettings) -> TrainSettings:
     """Every setting that was left out, filled in; settings that do not fit together are refused."""
+    name = settings.dataset.strip().lower().replace("_", "-")
     defaults = {
-        **_RULES[settings.rule],
-        **_DATASETS.get(settings.dataset, {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False}),
-        **_PAIRS.get((settings.dataset, settings.rule), {}),
-        "output": Path("runs") / f"{settings.dataset}-{settings.rule}-{settings.seed}",
+        **RULES[settings.rule],
+        **DATASETS.get(name, {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False}),
+        **_PAIRS.get((name, settings.rule), {}),
+        "output": Path("runs") / f"{name}-{settings.rule}-{settings.seed}",
     }
     missing = {k: v for k, v in defaults.items() if getattr(settings, k) is None}
-    full = dataclasses.replace(settings, **missing)
+    full = dataclasses.replace(settings, dataset=name, **missing)
     if full.warmup_epochs is None:
         full = dataclasses.replace(full, warmup_epochs=min(5.0, 0.05 * (full.epochs or 0)))
     _require(full)
@@ -136,24 +183,31 @@ def resolved(settings: TrainSettings) -> TrainSettings:
 
 
 def _require(s: TrainSettings) -> None:
-    for name in ("epochs", "batch_size", "mc_samples", "evaluate_every"):
+    def require(name: str, holds: Callable[[Any], bool], what: str) -> None:
         value = getattr(s, name)
-        if value is None or value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, but is {value}.")
-    if s.predictive_samples < 1:
-        raise ValueError(f"--predictive-samples must be at least 1, but is {s.predictive_samples}.")
-    if s.lr is None or not (math.isfinite(s.lr) and s.lr > 0):
-        raise ValueError(f"--lr must be positive, but is {s.lr}.")
-    for name in ("temperature", "prior_precision", "warmup_epochs"):
-        value = getattr(s, name)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"--{name.replace('_', '-')} must be zero or positive, but is {value}.")
+        if value is not None and not (math.isfinite(value) and holds(value)):
+            raise SettingsError(f"--{name.replace('_', '-')} must be {what}, but is {value}.")
+
+    for name in ("epochs", "batch_size", "mc_samples", "evaluate_every", "predictive_samples"):
+        require(name, lambda value: value >= 1, "at least 1")
+    for name in ("lr", "scale_lr", "max_step"):
+        require(name, lambda value: value > 0, "positive")
+    for name in ("temperature", "prior_precision", "warmup_epochs", "checkpoint_seconds", "seed"):
+        require(name, lambda value: value >= 0, "zero or positive")
+    for name in ("momentum", "scale_momentum"):
+        require(name, lambda value: 0 <= value < 1, "at least 0 and below 1")
+    if s.model not in MODELS:
+        raise SettingsError(f"--model must be {', '.join(MODELS[:-1])} or {MODELS[-1]}, but is {s.model}.")
+    if (s.warmup_epochs or 0) > (s.epochs or 1):
+        raise SettingsError(f"--warmup-epochs {s.warmup_epochs} is more than the {s.epochs} --epochs of the run.")
     if s.rule == "multiplicative" and s.signs == "none":
-        raise ValueError("--rule multiplicative trains positive magnitudes: choose --signs plus-minus, dale or fixed.")
+        raise SettingsError("--rule multiplicative trains positive magnitudes: choose --signs plus-minus, dale or fixed.")
     if s.rule != "multiplicative" and s.signs != "none":
-        raise ValueError(f"--signs {s.signs} keeps magnitudes positive, which only --rule multiplicative does.")
-    if s.rule == "sgd" and (s.base or s.metric or s.scale_lr):
-        raise ValueError("--base, --metric and --scale-lr belong to the Lie-group rules, not to --rule sgd.")
+        raise SettingsError(f"--signs {s.signs} keeps magnitudes positive, which only --rule multiplicative does.")
+    alien = {name: getattr(s, name) for name in _ALIEN.get(s.rule, ()) if getattr(s, name)}
+    alien |= {"mc_samples": s.mc_samples} if s.rule == "sgd" and s.mc_samples != 1 else {}
+    for name, value in alien.items():
+        raise SettingsError(f"--{name.replace('_', '-')} {value} means nothing to --rule {s.rule}: leave it out.")
 
 
 def learning_rate(settings: TrainSettings, progress: float) -> float:

@@ -1,21 +1,21 @@
 """The training loop, from top to bottom.
 
 Everything random is a function of the seed and of how far the run is, so that a run resumed from any checkpoint ends with the
-same bits as one that was never interrupted.
+same bits as one that was never interrupted. Only `seconds` in metrics.jsonl is measured: the time of the steps, over all
+sessions, without those lost to a `kill -9`.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
+import dataclasses
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -26,105 +26,85 @@ from ..posterior import Posterior
 from . import checkpoint
 from .display import Display
 from .learner import build_network, build_optimizer, effective_size, parallel, posterior_of
-from .run_directory import RunDirectory, RunError, environment
-from .settings import TrainSettings, learning_rate, resolved
+from .own_data import OwnData, as_dataset
+from .processes import Team, interruptible, team
+from .run_directory import RunDirectory, RunError, environment, fingerprint
+from .settings import SettingsError, TrainSettings, learning_rate, resolved
 
 
-def train(settings: TrainSettings, dataset: data.Dataset | None = None) -> list[dict[str, Any]]:
-    """Trains as the settings say, and returns the lines of metrics.jsonl.
+def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[str, Any]]:
+    """Trains as the settings say, and returns the lines of metrics.jsonl. The posterior is in the run directory then.
 
     Args:
         settings: see `TrainSettings`; those left out are filled in.
-        dataset: data of your own, in place of the one the settings name.
+        dataset: data of your own in place of those the settings name: a `liebayes.data.Dataset`, four tensors (training
+            images and labels, test images and labels), or two DataLoaders (training and test), which are read once.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> lines = train(TrainSettings(rule="additive", epochs=1, output=Path(folder.name) / "run"))  # doctest: +ELLIPSIS
+    epoch 1/1 ...
+    The posterior is in ...
+    >>> lines[-1]["test_accuracy"] > 0.8
+    True
     """
+    own = None if dataset is None else as_dataset(dataset)
+    if own is not None:
+        settings = dataclasses.replace(settings, dataset=own.name)
     settings = resolved(settings)
     assert settings.output is not None
     run = RunDirectory(settings.output)
-    with _processes() as (rank, world_size):
-        if rank == 0:
-            run.create(settings.resume)
-        if world_size > 1:
-            dist.barrier()
-        with run.locked() if rank == 0 else _nothing():
-            return _train(settings, dataset, run, rank, world_size)
+    with team() as ranks, ExitStack() as stack:
+        with ranks.together():
+            if ranks.writes:
+                run.require_fit(settings.resume)
+            content = data.load(settings.dataset, settings.data_dir) if own is None else own
+            learner = _Learner(settings, content, ranks)
+        with ranks.together():
+            if ranks.writes:
+                stack.enter_context(run.opened(settings.resume, learner.checkpoint_size()))
+            if settings.resume:
+                _restore(run, learner)
+        with ranks.together():
+            if ranks.writes:
+                _open_files(run, learner)
+        return _train(run, learner)
 
 
-def _train(
-    settings: TrainSettings, dataset: data.Dataset | None, run: RunDirectory, rank: int, world_size: int
-) -> list[dict[str, Any]]:
-    dataset = data.load(settings.dataset, settings.data_dir) if dataset is None else dataset
-    model = build_network(settings, dataset)
-    data_size = effective_size(settings, dataset)
-    optimizer = build_optimizer(settings, model, data_size)
-    batches = data.Batches(
-        dataset, settings.batch_size or 1, seed=settings.seed, augment=bool(settings.augment), rank=rank, world_size=world_size
-    )
-    progress = Progress()
-    if settings.resume:
-        _restore(run, settings, model, optimizer, progress)
-    if rank == 0:
-        run.require_space(4 * 6 * sum(p.numel() for p in model.parameters()))
-        run.write_json("settings.json", settings.to_json())
-        run.write_json("environment.json", {**environment(), "processes": world_size})
-        run.write_metrics(progress.lines)
-    network = parallel(model, settings) if world_size > 1 else model
-    network = torch.compile(network) if settings.compile else network
-
-    def save() -> None:
-        if rank == 0:
-            tree = {"settings": settings.to_json(), "model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                    "progress": progress.to_json()}  # fmt: skip
-            run.save_checkpoint(tree)
-            run.write_metrics(progress.lines)
-
-    steps_per_epoch = len(batches)
-    epochs = settings.epochs or 1
-    with (
-        Display(settings, steps_per_epoch, len(dataset.train_labels), quiet=rank > 0) as display,
-        _interruptible() as interrupted,
-    ):
-        saved_at = time.monotonic()
-        while progress.epoch < epochs:
-            model.train()
-            for images, labels in batches.epoch(progress.epoch, progress.batch):
-                began = time.monotonic()
-                done = progress.epoch + (progress.batch + 0.5) / steps_per_epoch
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(settings, done)
-                loss = _step(optimizer, network, images, labels)
-                progress.batch += 1
-                progress.loss_sum += float(loss)
-                progress.seconds += time.monotonic() - began
-                display.step(progress, optimizer)
-                due = time.monotonic() - saved_at > settings.checkpoint_seconds
-                if _any_rank(interrupted() or due, world_size):
-                    save()
-                    saved_at = time.monotonic()
-                    if _any_rank(interrupted(), world_size):
-                        raise InterruptedRunError(f"Interrupted; go on with --resume --output {run.path}")
-            progress.epoch += 1
-            line: dict[str, Any] = {
-                "epoch": progress.epoch,
-                "train_loss": progress.loss_sum / steps_per_epoch,
-                "lr": learning_rate(settings, progress.epoch - 0.5 / steps_per_epoch),
-                "seconds": round(progress.seconds, 3),
-                "bounded": int(getattr(optimizer, "bounded", 0)),
-            }
-            progress.batch, progress.loss_sum = 0, 0.0
-            if progress.epoch % settings.evaluate_every == 0 or progress.epoch == epochs:
-                samples = 1 if settings.rule == "sgd" else settings.predictive_samples  # all draws of a point are one
-                line |= evaluate(posterior_of(optimizer, model), dataset, samples)
-            progress.lines.append(line)
-            save()
-            saved_at = time.monotonic()
-            display.epoch(line)
-        if rank == 0:
-            posterior_of(optimizer, model).save(run.posterior)
-    return progress.lines
+def resume(output: Path | str, dataset: OwnData | None = None) -> list[dict[str, Any]]:
+    """Goes on with the run in a directory, and returns the lines of metrics.jsonl."""
+    settings = RunDirectory(Path(output)).settings()
+    return train(dataclasses.replace(settings, output=Path(output), resume=True), dataset)
 
 
-class InterruptedRunError(RunError):
-    """The run was asked to stop; its checkpoint is written."""
+class _Learner:
+    """What is trained, on what, and how far it is."""
+
+    def __init__(self, settings: TrainSettings, dataset: data.Dataset, ranks: Team) -> None:
+        self.settings, self.dataset, self.ranks = settings, dataset, ranks
+        try:
+            self.model = build_network(settings, dataset)
+            self.optimizer = build_optimizer(settings, self.model, effective_size(settings, dataset))
+            self.batches = data.Batches(
+                dataset, settings.batch_size or 1, seed=settings.seed, augment=bool(settings.augment), rank=ranks.rank,
+                world_size=ranks.size,
+            )  # fmt: skip
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        self.progress = Progress()
+
+    def checkpoint_size(self) -> int:
+        """In bytes, about: the parameters, their element and momentum, and the metric's memory."""
+        return 4 * 6 * sum(p.numel() for p in self.model.parameters()) + 100_000
+
+    def tree(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {
+            "settings": self.settings.to_json(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "progress": self.progress.to_json(),
+        }
 
 
 class Progress:
@@ -142,6 +122,81 @@ class Progress:
 
     def restore(self, content: dict[str, Any]) -> None:
         vars(self).update(content)
+
+
+class InterruptedRunError(RunError):
+    """The run was asked to stop; its checkpoint is written."""
+
+
+def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
+    settings, model, optimizer, batches, progress, ranks = (
+        learner.settings, learner.model, learner.optimizer, learner.batches, learner.progress, learner.ranks
+    )  # fmt: skip
+    network: Any = parallel(model, settings) if ranks.size > 1 else model
+    network = torch.compile(network) if settings.compile else network
+    steps_per_epoch, epochs = len(batches), settings.epochs or 1
+    saved_at = time.monotonic()
+
+    def save() -> None:
+        nonlocal saved_at
+        progress.loss_sum = ranks.mean(progress.loss_sum)
+        with ranks.together():
+            if ranks.writes:
+                checkpoint.save(learner.tree(), run.checkpoint)
+                run.write_metrics(progress.lines)
+        saved_at = time.monotonic()
+
+    def stop_if_asked() -> None:
+        if ranks.highest(interrupted()):
+            raise InterruptedRunError(f"Interrupted. Go on with: liebayes train --resume --output {run.path}")
+
+    with (
+        Display(settings, steps_per_epoch, len(learner.dataset.train_labels), quiet=not ranks.writes) as display,
+        interruptible(patience=0.0 if ranks.size == 1 else 1.0) as interrupted,
+    ):
+        while progress.epoch < epochs:
+            model.train()
+            for images, labels in batches.epoch(progress.epoch, progress.batch):
+                began = time.monotonic()
+                done = progress.epoch + (progress.batch + 0.5) / steps_per_epoch
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(settings, done)
+                loss = float(_step(optimizer, network, images, labels))
+                progress.batch += 1
+                progress.loss_sum += loss
+                progress.seconds += time.monotonic() - began
+                display.step(progress, optimizer)
+                due = interrupted() or time.monotonic() - saved_at > settings.checkpoint_seconds
+                asked = ranks.highest(2 if not math.isfinite(loss) else int(due))
+                if asked == 2:
+                    raise RunError(
+                        f"The loss is not finite in epoch {progress.epoch + 1}: try a lower --lr. The last checkpoint is kept."
+                    )
+                if asked == 1:
+                    save()
+                    stop_if_asked()
+            progress.epoch += 1
+            line: dict[str, Any] = {
+                "epoch": progress.epoch,
+                "train_loss": ranks.mean(progress.loss_sum) / steps_per_epoch,
+                "lr": learning_rate(settings, progress.epoch - 0.5 / steps_per_epoch),
+                "seconds": round(progress.seconds, 3),
+                "bounded": int(getattr(optimizer, "bounded", 0)),
+            }
+            progress.batch, progress.loss_sum = 0, 0.0
+            if progress.epoch % settings.evaluate_every == 0 or progress.epoch == epochs:
+                samples = 1 if settings.rule == "sgd" else settings.predictive_samples  # all draws of a point are one
+                line |= evaluate(posterior_of(optimizer, model), learner.dataset, samples)
+            progress.lines.append(line)
+            save()
+            display.epoch(line)
+            if progress.epoch < epochs:
+                stop_if_asked()
+        with ranks.together():
+            if ranks.writes:
+                _save_posterior(posterior_of(optimizer, model), run)
+        display.line(f"The posterior is in {run.path}")
+    return progress.lines
 
 
 def _step(optimizer: torch.optim.Optimizer, network: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
@@ -168,70 +223,56 @@ def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_si
     return found
 
 
-def _restore(
-    run: RunDirectory, settings: TrainSettings, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-) -> None:
-    """Takes up the newest good checkpoint, if the settings are those it was written with."""
-    found = checkpoint.load_last_good(run.checkpoint)
-    if found is None:
+# Files.
+
+
+def _restore(run: RunDirectory, learner: _Learner) -> None:
+    """Takes up the newest good checkpoint, if settings and data are those it was written with. Nothing is written."""
+    run.settings()
+    run.metrics()
+    print_now, print_then = fingerprint(learner.dataset), run.read_json("environment.json").get("data")
+    if print_now != print_then:
+        raise RunError(
+            f"The data of {run.path} have changed: {print_then} then, {print_now} now. Bring back those it was started with."
+        )
+    tree = checkpoint.load_last_good(run.checkpoint)
+    if tree is None:
         return  # interrupted before the first checkpoint: from the start
-    tree, path = found
     # These may differ: they do not change what is computed.
     free = {"resume", "output", "data_dir", "checkpoint_seconds"}
-    differing = {k: (v, tree["settings"].get(k)) for k, v in settings.to_json().items()
+    differing = {k: (v, tree["settings"].get(k)) for k, v in learner.settings.to_json().items()
                  if k not in free and tree["settings"].get(k) != v}  # fmt: skip
     if differing:
         text = ", ".join(f"{k} is {mine!r} and was {theirs!r}" for k, (mine, theirs) in sorted(differing.items()))
-        raise RunError(f"{path} was written with other settings: {text}. Resume with the same ones.")
+        raise RunError(f"{run.path} was started with other settings: {text}. Resume with the same ones.")
+    _load_state(learner.model, learner.optimizer, tree)
+    learner.progress.restore(tree["progress"])
+
+
+def _load_state(model: nn.Module, optimizer: torch.optim.Optimizer, tree: dict[str, Any]) -> None:
     model.load_state_dict(tree["model"])
     optimizer.load_state_dict(tree["optimizer"])
-    progress.restore(tree["progress"])
 
 
-@contextmanager
-def _processes() -> Iterator[tuple[int, int]]:
-    """The rank and number of processes, as torchrun sets them up."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    if world_size == 1:
-        yield 0, 1
-        return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+def _open_files(run: RunDirectory, learner: _Learner) -> None:
+    here = {**environment(), "processes": learner.ranks.size, "data": fingerprint(learner.dataset)}
+    if learner.settings.resume:
+        checkpoint.set_damaged_aside(run.checkpoint)
+        first = run.read_json("environment.json")
+        here = {**first, "resumed": [*first.get("resumed", []), here]}
+    # settings.json comes last: with it a run has started, and can be resumed.
+    run.write_json("environment.json", here)
+    run.write_metrics(learner.progress.lines)
+    run.write_json("settings.json", dataclasses.replace(learner.settings, resume=False).to_json())
+
+
+def _save_posterior(posterior: Posterior, run: RunDirectory) -> None:
+    from safetensors import SafetensorError
+
     try:
-        yield dist.get_rank(), world_size
-    finally:
-        dist.destroy_process_group()
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM let the step finish first; a second one ends the program at once."""
-    asked = False
-
-    def ask(number: int, frame: object) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _any_rank(flag: bool, world_size: int) -> bool:
-    if world_size == 1:
-        return flag
-    value = torch.tensor(int(flag))
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return bool(value)
+        posterior.save(run.posterior)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(
+            f"{run.posterior} could not be written: {reason}. Make room; the last checkpoint is kept: go on with --resume."
+        ) from error

@@ -1,0 +1,24 @@
+"""Training runs as the program runs them, from Python.
+
+from liebayes.experiments import TrainSettings, train
+lines = train(TrainSettings(dataset="digits", rule="affine", epochs=20, output=Path("runs/mine")))
+lines = train(TrainSettings(rule="additive", output=...), dataset=(images, labels, test_images, test_labels))
+lines = resume("runs/mine")
+"""
+
+from .opening import open_run
+from .run_directory import RunDirectory, RunError
+from .settings import SettingsError, TrainSettings
+from .train import InterruptedRunError, evaluate, resume, train
+
+__all__ = [
+    "InterruptedRunError",
+    "RunDirectory",
+    "RunError",
+    "SettingsError",
+    "TrainSettings",
+    "evaluate",
+    "open_run",
+    "resume",
+    "train",
+]

@@ -1,0 +1,138 @@
+"""How functions and settings become a command line: their documentation is the help, and a wrong word is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_type_hints
+
+import tyro
+
+from .settings import DATASETS, RULES, SettingsError, TrainSettings, resolved
+
+_LEFT_OUT = {
+    "data_dir": "the environment variable LIEBAYES_DATA, or a folder in the user's cache",
+    "base": "Normal(3/√N), for multiplicative Rayleigh(1.0)",
+    "scale_lr": "lr",
+    "scale_momentum": "0.999",
+    "warmup_epochs": "5 % of the run, at most 5",
+    "output": "runs/DATASET-RULE-SEED",
+}
+"""What is filled in for settings whose default is no number of a table."""
+_METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT"}
+
+
+def parse(target: Callable[..., Any], words: Sequence[str], *, prog: str, default: Any = None) -> Any:
+    """Calls the function, or makes the dataclass, with the arguments of a command line."""
+    heard = io.StringIO()
+    chosen = {} if default is None else {"default": default}
+    try:
+        # Errors come in a box, which a wide terminal leaves on one line.
+        with contextlib.redirect_stderr(heard), _columns_for_errors(words):
+            return tyro.cli(target, args=list(words), prog=prog, **chosen)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise SettingsError(f"{_message(heard.getvalue())} See {prog} --help.") from None
+
+
+@contextlib.contextmanager
+def _columns_for_errors(words: Sequence[str]) -> Iterator[None]:
+    if {"-h", "--help"} & set(words):
+        yield
+        return
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "2000"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+def _message(box: str) -> str:
+    """The first paragraph in the box, and the option that was meant if there is one."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ ") for line in box.splitlines()]
+    parts: list[list[str]] = [[]]
+    for line in lines:
+        if re.match(r"[╭╰]", line):
+            continue
+        if line.startswith("──"):
+            parts.append([])
+        elif line:
+            parts[-1].append(line)
+    text = " ".join(parts[0]).rstrip(". ") + "."
+    wrong = re.match(r"Error parsing (\S+): no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*?)\]", text)
+    if wrong:
+        text = f"{wrong[1]} must be {wrong[2]}, but is {wrong[3]}."
+    for part in parts[1:]:
+        if part and part[0].startswith("Perhaps you meant") and len(part) > 1:
+            text += f" Did you mean {part[1].split(',')[0].split(' ')[0]}?"
+    return text
+
+
+def settings_type(start: TrainSettings | None = None) -> type[TrainSettings]:
+    """`TrainSettings` with what the help says about the values of each: which are possible, and which it starts with.
+
+    Args:
+        start: settings of a file, which are then the defaults.
+    """
+    hints = get_type_hints(TrainSettings)
+    fields = []
+    for field in dataclasses.fields(TrainSettings):
+        value = field.default if start is None else getattr(start, field.name)
+        kinds = [kind for kind in get_args(hints[field.name]) or (hints[field.name],) if kind is not type(None)]
+        more: dict[str, Any] = {"help_behavior_hint": f"(default: {default_text(field.name, value)})"}
+        if kinds[0] in _METAVARS or len(kinds) > 1:
+            more["metavar"] = _METAVARS.get(kinds[0])
+        if field.name in ("data_dir", "output"):
+            more["metavar"] = "PATH"
+        elif field.name in ("signs", "metric"):
+            more["metavar"] = "{" + ",".join(get_args(kinds[0])) + "}"
+        elif field.name == "augment":
+            more["metavar"] = "{True,False}"
+        fields.append((field.name, Annotated[hints[field.name], tyro.conf.arg(**more)], dataclasses.field(default=value)))
+    made = dataclasses.make_dataclass("TrainLine", fields, bases=(TrainSettings,), frozen=True)
+    made.__doc__ = TrainSettings.__doc__
+    return made
+
+
+def default_text(name: str, value: Any = None) -> str:
+    """What a setting is if it is left out, for each data set and rule, from the tables themselves.
+
+    >>> default_text("momentum")
+    '0.9'
+    """
+    if value is not None:
+        return str(value)
+    if name in _LEFT_OUT:
+        return _LEFT_OUT[name]
+    full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in DATASETS for r in RULES}
+    by_rule = {r: _inner({d: full[d, r] for d in DATASETS}) for r in RULES}
+    by_dataset = {d: _inner({r: full[d, r] for r in RULES}) for d in DATASETS}
+    return min(_outer(by_rule), _outer(by_dataset), key=len)
+
+
+def _grouped(values: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """The names that have each of the rarer values, and the most common value."""
+    groups: dict[str, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault("none" if value is None else str(value), []).append(name)
+    *rare, common = sorted(groups, key=lambda text: len(groups[text]))
+    return {text: ", ".join(groups[text]) for text in rare}, common
+
+
+def _inner(values: Mapping[str, Any]) -> str:
+    rare, common = _grouped(values)
+    return common + (f" ({'; '.join(f'{text} with {names}' for text, names in rare.items())})" if rare else "")
+
+
+def _outer(values: Mapping[str, Any]) -> str:
+    rare, common = _grouped(values)
+    return "; ".join([*(f"{text} for {names}" for text, names in rare.items()), f"otherwise {common}" if rare else common])

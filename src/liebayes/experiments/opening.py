@@ -1,0 +1,41 @@
+"""A trained run, opened for use."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from .. import data
+from ..posterior import Posterior
+from .learner import build_network
+from .run_directory import RunDirectory, RunError, fingerprint
+from .settings import TrainSettings
+
+
+class OtherDataWarning(UserWarning):
+    """The data a run was trained on are not those of the same name now."""
+
+
+def open_run(path: Path, data_dir: Path | None = None) -> tuple[Posterior, data.Dataset, TrainSettings]:
+    """The posterior, the data set and the settings of a run."""
+    directory = RunDirectory(path)
+    settings = directory.settings()
+    if not directory.posterior.exists():
+        raise RunError(f"{path} has no posterior yet: its training has not ended. Go on with train --resume --output {path}.")
+    if settings.dataset not in data.names():
+        raise RunError(
+            f"{path} was trained on data of its own, {settings.dataset!r}, which are not registered: "
+            "use liebayes.data.register and liebayes.experiments.open_run from Python."
+        )
+    dataset = data.load(settings.dataset, data_dir or settings.data_dir)
+    if fingerprint(dataset) != directory.read_json("environment.json").get("data"):
+        warnings.warn(
+            f"{path} was trained on other data than {settings.dataset!r} is now: test images may have been trained on.",
+            OtherDataWarning,
+            stacklevel=2,
+        )
+    try:
+        posterior = Posterior.load(directory.posterior, build_network(settings, dataset))
+    except (ValueError, KeyError, OSError) as error:
+        raise RunError(f"{directory.posterior} is damaged: {error} Remove it, and train --resume writes it anew.") from error
+    return posterior, dataset, settings

@@ -1,0 +1,110 @@
+"""The processes of a run, as torchrun starts them: one rank writes, and all of them fail or stop together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+
+class PeerError(RuntimeError):
+    """Another rank has failed, and says why."""
+
+
+class Team:
+    """The rank of this process and the number of all."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank = rank
+        self.size = size
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is the rank that writes files."""
+        return self.rank == 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A block that fails on all ranks if it fails on one, so that none waits for another for ever.
+
+        The first rank that failed raises its own error, all others a `PeerError`.
+        """
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            if self.size == 1:
+                raise
+            failure = error
+        if self.size == 1:
+            return
+        texts: list[str | None] = [None] * self.size
+        dist.all_gather_object(texts, None if failure is None else f"{type(failure).__name__}: {failure}")
+        first = next((rank for rank, text in enumerate(texts) if text is not None), None)
+        if first == self.rank and failure is not None:
+            raise failure
+        if first is not None:
+            raise PeerError(f"Rank {first} has failed: {texts[first]}")
+
+    def highest(self, number: int) -> int:
+        """The highest of all ranks' numbers."""
+        if self.size == 1:
+            return number
+        value = torch.tensor(number)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return int(value)
+
+    def mean(self, number: float) -> float:
+        """The mean over all ranks."""
+        if self.size == 1:
+            return number
+        value = torch.tensor(number, dtype=torch.float64)
+        dist.all_reduce(value)
+        return float(value) / self.size
+
+
+@contextmanager
+def team() -> Iterator[Team]:
+    """The team that torchrun has started; one process otherwise."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Team()
+        return
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Team(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def interruptible(patience: float = 0.0) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM are noted, so that the step can finish; a second one ends the program at once.
+
+    torchrun passes on a Ctrl-C that its processes have heard already: `patience` is how many seconds later a second signal
+    must come to be one.
+    """
+    asked_at: float | None = None
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked_at
+        if asked_at is None:
+            asked_at = time.monotonic()
+        elif time.monotonic() - asked_at >= patience:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked_at is not None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

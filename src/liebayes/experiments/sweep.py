@@ -1,0 +1,112 @@
+"""A grid of settings, as in the grid search of App. B: one run for every combination, and a table of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .run_directory import RunDirectory, RunError
+from .settings import SettingsError, TrainSettings, read_json, resolved
+from .train import InterruptedRunError, train
+
+COLUMNS = ("test_accuracy", "test_nll", "test_ece", "point_nll", "seconds")
+
+
+def sweep(file: Path, output: Path) -> int:
+    """Trains every combination that is not finished, and writes the table after each. Returns 1 if a run failed."""
+    runs = combinations(read_json(file))
+    planned = {name: resolved(dataclasses.replace(settings, output=output / name)) for name, settings in runs.items()}
+    finished = [name for name in planned if _finished(planned[name])]
+    print(f"{len(runs)} runs in {output}" + (f", {len(finished)} of them finished" if finished else ""), flush=True)
+    rows: dict[str, dict[str, Any]] = {}
+    for number, (name, settings) in enumerate(planned.items(), 1):
+        if name not in finished:
+            print(f"run {number} of {len(runs)}: {name}", flush=True)
+        rows[name] = _row(settings, axes=_axes(read_json(file)))
+        _write(output, rows)
+    print((output / "sweep.md").read_text(), end="")
+    return int(any("failed" in row for row in rows.values()))
+
+
+def combinations(content: Any) -> dict[str, TrainSettings]:
+    """The settings of every run, by a name made of its place in the grid.
+
+    >>> list(combinations({"settings": {"epochs": 1}, "grid": {"rule": ["sgd"], "lr": [0.1, 0.01]}}))
+    ['rule-sgd_lr-0.1', 'rule-sgd_lr-0.01']
+    """
+    if not isinstance(content, dict) or set(content) - {"settings", "grid"} or not isinstance(content.get("grid"), dict):
+        raise SettingsError('a sweep is a JSON object {"settings": {...}, "grid": {"lr": [0.1, 0.01], ...}}.')
+    fixed, grid = content.get("settings", {}), content["grid"]
+    for setting, values in grid.items():
+        if setting in ("output", "resume", "data_dir", "checkpoint_seconds"):
+            raise SettingsError(f"{setting} cannot be an axis of the grid.")
+        if not isinstance(values, list) or not values or any(values.count(value) > 1 for value in values):
+            raise SettingsError(f"the axis {setting} must be a list of different values, but is {json.dumps(values)}.")
+        if setting in fixed:
+            raise SettingsError(f"{setting} is both in the settings and in the grid.")
+    if not grid:
+        raise SettingsError("the grid has no axis.")
+    found: dict[str, TrainSettings] = {}
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        name = "_".join(f"{setting}-{re.sub(r'[^A-Za-z0-9.,()=+-]', '-', str(value))}" for setting, value in chosen.items())
+        if name in found:
+            raise SettingsError(f"two combinations would be called {name}.")
+        found[name] = TrainSettings.from_json({**fixed, **chosen, "output": None, "resume": False})
+    return found
+
+
+def _axes(content: Mapping[str, Any]) -> list[str]:
+    return list(content["grid"])
+
+
+def _finished(settings: TrainSettings) -> bool:
+    """Whether the run is there, with these settings, and has ended."""
+    assert settings.output is not None
+    run = RunDirectory(settings.output)
+    if not (settings.output / "settings.json").exists():
+        return False
+    then, now = run.settings().to_json(), settings.to_json()
+    for name in sorted(set(now) - {"output", "resume", "data_dir", "checkpoint_seconds"}):
+        if then[name] != now[name]:
+            raise RunError(
+                f"{settings.output} was trained with {name} {then[name]!r}, but the sweep says {now[name]!r}. "
+                "Choose another --output."
+            )
+    return run.posterior.exists() and len(run.metrics()) == settings.epochs
+
+
+def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
+    assert settings.output is not None
+    run = RunDirectory(settings.output)
+    row: dict[str, Any] = {"run": settings.output.name, **{axis: getattr(settings, axis) for axis in axes}}
+    try:
+        if not _finished(settings):
+            train(dataclasses.replace(settings, resume=(settings.output / "settings.json").exists()))
+    except InterruptedRunError as stop:
+        raise InterruptedRunError("Interrupted. The same command goes on with the sweep.") from stop
+    except (RunError, RuntimeError) as error:
+        # One bad corner of a grid, such as a step size that diverges, is a result too.
+        return {**row, "failed": " ".join(str(error).split())}
+    last = run.metrics()[-1]
+    return {**row, **{column: last[column] for column in COLUMNS}}
+
+
+def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """sweep.json and sweep.md, the lowest NLL first."""
+    ordered = sorted(rows.values(), key=lambda row: row.get("test_nll", float("inf")))
+    directory = RunDirectory(output)
+    directory.write_json("sweep.json", ordered)
+    lines = ["| run | accuracy | NLL | ECE | point NLL | seconds |", "|---|---|---|---|---|---|"]
+    for row in ordered:
+        if "failed" in row:
+            lines.append(f"| {row['run']} | failed: {row['failed']} | | | | |")
+            continue
+        figures = [f"{100 * row['test_accuracy']:.2f} %", *(f"{row[c]:.4f}" for c in COLUMNS[1:4]), f"{row['seconds']:.1f}"]
+        lines.append(f"| {row['run']} | {' | '.join(figures)} |")
+    directory.write_text("sweep.md", "\n".join(lines) + "\n")
