@@ -95,6 +95,13 @@ def test_brier_and_entropy_against_loops() -> None:
     torch.testing.assert_close(metrics.predictive_entropy(p), torch.tensor(entropy, dtype=torch.float64))
 
 
+def test_rounding_above_one_gives_no_negative_uncertainty() -> None:
+    p, y = torch.tensor([[1 + 1e-6, 0.0]]), torch.tensor([0])
+    assert metrics.nll(p, y) == 0.0
+    assert float(metrics.predictive_entropy(p)) == 0.0
+    assert metrics.ece(p, y) == 0.0
+
+
 def test_entropy_limits() -> None:
     p = torch.cat([torch.eye(4), torch.full((1, 4), 0.25)])
     torch.testing.assert_close(metrics.predictive_entropy(p), torch.tensor([0.0] * 4 + [math.log(4)], dtype=torch.float64))
@@ -196,6 +203,7 @@ def test_sparsity_limits_and_scale() -> None:
     assert equal.gini == pytest.approx(0, abs=1e-12)
     one = metrics.sparsity(torch.eye(10)[0] * 1e-30)
     assert one == (0.9, 1, 0.1, 1.0, 0.9)
+    assert metrics.sparsity(torch.ones(100), mass=0.55).mass_count == 55  # though 0.55·100 rounds up
     weights = torch.rand(50, dtype=torch.float64)
     torch.testing.assert_close(tuple(metrics.sparsity(weights)), tuple(metrics.sparsity(weights * 1e200)))
 

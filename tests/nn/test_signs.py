@@ -166,6 +166,11 @@ def test_restore_gives_the_same_outputs(case: str, mode: str) -> None:
     assert {name: p.shape for name, p in model.named_parameters()} == names
     assert [type(m) for m in model.modules()] == types
     assert not list(model.named_buffers())
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):  # which keeps a list of its weights
+            assert all(
+                w is getattr(module, name) for w, name in zip(module._flat_weights, module._flat_weights_names, strict=True)
+            )
     torch.testing.assert_close(output(model, x), expected, rtol=0, atol=0)
     torch.testing.assert_close(output(kept, x), expected, rtol=0, atol=0)
     model(x).sum().backward()
@@ -212,7 +217,7 @@ def test_functional_call(case: str, mode: str) -> None:
     torch.testing.assert_close(got.detach(), output(model, x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("which", ["mlp", "lenet", "resnet20", "transformer", "lstm"])
+@pytest.mark.parametrize("which", ["resnet20", "transformer", "lstm"])
 def test_compile(which: str, mode: str) -> None:
     """Traced, with gradients; the code generator is torch's affair. Recurrent layers are not traced, but run."""
     model, x = build(which)
