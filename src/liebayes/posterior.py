@@ -39,16 +39,16 @@ class Posterior:
     """
 
     def __init__(self, model: nn.Module, families: Mapping[str, Family[Any]], *, temperature: float = 1.0) -> None:
-        self.model = unwrap(model)
+        self.model: nn.Module = unwrap(model)
         parameters = dict(self.model.named_parameters())
-        self.families = dict(families)
+        self.families: dict[str, Family[Any]] = dict(families)
         unknown = sorted(set(self.families) - set(parameters))
         if unknown or not self.families:
             raise ValueError(f"A posterior is over parameters of its model, which has none of the names {unknown}.")
         self.temperature = temperature
         fixed = {name: p for name, p in parameters.items() if name not in self.families}
-        self.fixed = {name: _whole(p.detach()).clone() for name, p in fixed.items()}
-        self.buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+        self.fixed: dict[str, Tensor] = {name: _whole(p.detach()).clone() for name, p in fixed.items()}
+        self.buffers: dict[str, Tensor] = {name: b.detach().clone() for name, b in self.model.named_buffers()}
         self._dtypes = {name: p.dtype for name, p in parameters.items()}
 
     # Weights.

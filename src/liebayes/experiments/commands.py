@@ -55,7 +55,7 @@ class Commands:
         )
 
 
-app = Commands()
+app: Commands = Commands()
 
 
 def run(words: Sequence[str]) -> int:

@@ -20,9 +20,9 @@ class Display:
     def __init__(self, settings: TrainSettings, steps_per_epoch: int, images_per_epoch: int, *, quiet: bool = False) -> None:
         self.settings = settings
         self.steps_per_epoch = steps_per_epoch
-        self.images_per_step = images_per_epoch / max(steps_per_epoch, 1)
+        self.images_per_step: float = images_per_epoch / max(steps_per_epoch, 1)
         self.quiet = quiet
-        self.figures = ""
+        self.figures: str = ""
         self._bar: Any = None
         self._began = time.monotonic()
         self._steps = 0

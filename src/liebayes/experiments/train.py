@@ -113,8 +113,8 @@ class Progress:
     def __init__(self) -> None:
         self.epoch = 0
         self.batch = 0
-        self.loss_sum = 0.0
-        self.seconds = 0.0
+        self.loss_sum: float = 0.0
+        self.seconds: float = 0.0
         self.lines: list[dict[str, Any]] = []
 
     def to_json(self) -> dict[str, Any]:

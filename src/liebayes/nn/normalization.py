@@ -30,9 +30,9 @@ class FilterResponseNorm(nn.Module):
         self.channels = channels
         self.eps = eps
         self.threshold = threshold
-        self.gamma = nn.Parameter(torch.ones(channels))
-        self.beta = nn.Parameter(torch.zeros(channels))
-        self.tau = nn.Parameter(torch.zeros(channels))
+        self.gamma: nn.Parameter = nn.Parameter(torch.ones(channels))
+        self.beta: nn.Parameter = nn.Parameter(torch.zeros(channels))
+        self.tau: nn.Parameter = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """z, or y if the threshold is left for later."""

@@ -20,10 +20,10 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1)
-        self.norm1 = FilterResponseNorm(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
-        self.norm2 = FilterResponseNorm(width, threshold=False)
+        self.conv1: nn.Conv2d = nn.Conv2d(channels, width, 3, stride, padding=1)
+        self.norm1: FilterResponseNorm = FilterResponseNorm(width)
+        self.conv2: nn.Conv2d = nn.Conv2d(width, width, 3, padding=1)
+        self.norm2: FilterResponseNorm = FilterResponseNorm(width, threshold=False)
         self.shortcut: nn.Module = nn.Identity()
         if channels != width or stride != 1:
             self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride), FilterResponseNorm(width))

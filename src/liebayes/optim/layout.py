@@ -10,6 +10,7 @@ the logarithm r keeps what rounding p has lost; a parameter narrower than float3
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Any
@@ -81,10 +82,9 @@ class ScaleLayout(Layout):
     """The multiplicative group: the parameter is the mean g·E[ε], or g where the base has no mean."""
 
     def __init__(self, base: Base) -> None:
-        try:
+        self.mean: float = 1.0
+        with contextlib.suppress(ValueError):  # a base without a mean
             self.mean = base.mean
-        except ValueError:
-            self.mean = 1.0
 
     def start(self, parameter: Tensor) -> dict[str, Tensor]:
         return {"remainder": torch.zeros_like(parameter)}

@@ -97,14 +97,14 @@ class LieGroupBLR(Optimizer):
             raise ValueError(f"mc_samples must be a whole number of at least 1, but got {mc_samples}.")
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f'nonfinite must be "raise" or "skip", but got {nonfinite!r}.')
-        self.mc_samples = int(mc_samples)
+        self.mc_samples: int = int(mc_samples)
         self.nonfinite = nonfinite
         self.foreach = foreach
-        self.process_group = process_group
-        self.seed = int(seed)
-        self.steps = 0
-        self.skipped = 0
-        self.clock = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
+        self.process_group: Any = process_group
+        self.seed: int = int(seed)
+        self.steps: int = 0
+        self.skipped: int = 0
+        self.clock: int = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
         self.bounded: int | Tensor = 0
         self._clear()
         super().__init__(

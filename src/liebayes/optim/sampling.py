@@ -38,7 +38,7 @@ class SampleBuffers:
         self.values: dict[Tensor, Tensor] = {}
         self._aliases: weakref.WeakSet[_Alias] = weakref.WeakSet()
         self._sample = 0
-        self.active = False  # a sample is in the module
+        self.active: bool = False  # a sample is in the module
         self.pending = False  # a sample waits: its gradient is taken in step()
 
     def release(self) -> None:
