@@ -75,7 +75,7 @@ def _opening(runs: Sequence[Evidence]) -> str:
 
 def _section(part: Section, table: str) -> str:
     figures = "\n".join(
-        f'<figure id="{escape(p.name)}"><h3>{escape(p.title)}</h3>\n{inline_svg(p)}\n'
+        f'<figure id="picture-{escape(p.name)}"><h3>{escape(p.title)}</h3>\n{inline_svg(p)}\n'
         f"<figcaption>{escape(p.caption)}</figcaption></figure>"
         for p in part.pictures
     )

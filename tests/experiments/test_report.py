@@ -1,0 +1,287 @@
+"""The report: whole, self-contained, and fit for a browser on a phone; its pictures as files."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import pytest
+import torch
+
+from liebayes import data
+from liebayes.cli import main
+from liebayes.experiments import SettingsError, TrainSettings, train
+from liebayes.experiments.report import gather, sections, write_pictures, write_report
+from liebayes.experiments.report.outside import MADE, outside_images
+from liebayes.metrics import auroc
+
+RULES = ("sgd", "additive", "affine", "multiplicative")
+SECTIONS = ("summary", "learning", "calibration", "uncertainty", "weights", "features", "uncertain", "settings")
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Four short runs on a few digits, and a report about them."""
+    digits = data.load("digits")
+    small = data.from_tensors(
+        digits.train_images[:200],
+        digits.train_labels[:200],
+        digits.test_images[:80],
+        digits.test_labels[:80],
+        name="few-digits",
+    )
+    data.register("few-digits", lambda data_dir, download: small)
+    path = tmp_path_factory.mktemp("report")
+    try:
+        for rule in RULES:
+            train(TrainSettings(rule=rule, epochs=2, predictive_samples=4, output=path / rule), dataset=small)
+        write_report([path / rule for rule in RULES], path / "report.html")
+        yield path
+    finally:
+        data.unregister("few-digits")
+
+
+def runs(folder: Path, *rules: str) -> list[Path]:
+    return [folder / rule for rule in rules or RULES]
+
+
+class Structure(HTMLParser):
+    """Checks that elements close in order, and collects what there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.count: dict[str, int] = {}
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+        self.ids += [value for key, value in attrs if key == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for key, value in attrs if key == "id" and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def test_the_page_is_whole_and_refers_to_nothing_outside(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    page = Structure()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert set(SECTIONS) <= set(page.ids)
+    assert page.count["svg"] == page.count["figcaption"] == page.count["figure"] >= 19
+    assert "http" not in text
+    links = re.findall(r"""(?:href|src)="([^"]*)\"""", text)
+    assert links
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert {link[1:] for link in links if link.startswith("#")} <= set(page.ids)
+    assert set(re.findall(r"url\(([^)]*)\)", text)) <= {f"#{name}" for name in page.ids}
+    assert '<meta name="viewport"' in text
+    assert "prefers-color-scheme: dark" in text
+    assert "nan" not in " ".join(page.text).split()
+    assert len(text) < 2_000_000
+
+
+def test_the_table_shows_what_training_measured(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    for rule in RULES:
+        last = json.loads((folder / rule / "metrics.jsonl").read_text().splitlines()[-1])
+        row = next(line for line in text.splitlines() if f">{rule}</span>" in line)
+        for key, form in (("accuracy", ".2%"), ("nll", ".4f"), ("ece", ".4f"), ("brier", ".4f")):
+            assert f">{format(last[f'test_{key}'], form).replace('%', ' %')}<" in row
+            if rule != "sgd":
+                assert f"<small>{format(last[f'point_{key}'], form).replace('%', ' %')}</small>" in row
+
+
+def test_signs_are_shown_where_they_are_fixed(folder: Path) -> None:
+    ids = re.findall(r'<figure id="picture-([^"]+)"', (folder / "report.html").read_text())
+    assert [name for name in ids if name.startswith("signs-")] == ["signs-multiplicative"]
+
+
+def test_multiplicative_entropy_rises_with_the_mean(folder: Path) -> None:
+    """Sec. 5.1: H = log E[θ] + a constant of the base. The additive group's entropy is fixed."""
+    additive, multiplicative = gather(runs(folder, "additive", "multiplicative"))
+    mean, entropy = multiplicative.mean_and_entropy()
+    constant = entropy - mean.log()
+    torch.testing.assert_close(constant, constant[:1].expand_as(constant), atol=1e-5, rtol=0)
+    assert additive.mean_and_entropy()[1].unique().numel() == 1
+
+
+def test_features_are_sorted_by_activation_and_weights_are_the_networks(folder: Path) -> None:
+    (run,) = gather(runs(folder, "multiplicative"))
+    point = run.posterior.point()
+    names = [f"1.parametrizations.weight.original{k}" for k in (0, 1)]
+    weight = point[names[0]] - point[names[1]]
+    torch.testing.assert_close(run.effective_weights[: weight.numel()], weight.flatten())
+    pictures = {p.name: p for section in sections([run], image=3) for p in section.pictures}
+    assert "test image 3" in " ".join(
+        t.get_text() for axes in pictures["features-multiplicative"].figure.axes for t in axes.texts
+    )
+    expected = 100 * float(point[names[0]].sum() / (point[names[0]].sum() + point[names[1]].sum()))
+    assert f"{expected:.0f} %" in pictures["signs-multiplicative"].caption
+
+
+def test_auroc_is_that_of_the_predictions(folder: Path) -> None:
+    (run,) = gather(runs(folder, "affine"), ood="noise")
+    again = run.posterior.predict(run.dataset.normalize(run.outside.images), 4)
+    assert run.auroc_entropy == auroc(run.marginal.entropy, again.entropy)
+    assert run.outside.name == "noise test images"
+
+
+def test_images_from_outside() -> None:
+    digits = data.load("digits")
+    for name in MADE:
+        outside = outside_images(digits, name, None)
+        assert outside.images.shape == digits.test_images.shape
+        assert outside.images.dtype == torch.uint8
+        assert name in outside.name
+    shuffled = outside_images(digits, None, None)
+    assert shuffled.name == "shuffled test images"
+    assert not torch.equal(shuffled.images, digits.test_images)
+    assert torch.equal(shuffled.images.flatten(1).sort(1)[0], digits.test_images.flatten(1).sort(1)[0])
+    with pytest.raises(SettingsError, match="--ood must be one of"):
+        outside_images(digits, "nothing", None)
+
+
+def test_another_data_set_is_brought_to_size() -> None:
+    digits = data.load("digits")
+    colour = torch.zeros(5, 3, 32, 32, dtype=torch.uint8)
+    colour[:, 0] = 90
+    large = data.from_tensors(colour, torch.arange(5), colour, torch.arange(5), name="large")
+    data.register("large-colours", lambda data_dir, download: large)
+    try:
+        images = outside_images(digits, "large-colours", None).images
+    finally:
+        data.unregister("large-colours")
+    assert images.shape == (5, 1, 8, 8)
+    assert images.unique().tolist() == [30]
+
+
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_pictures_as_files_without_changing_the_users_style(
+    folder: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(matplotlib.rcParams, "font.size", 17)
+    before = dict(matplotlib.rcParams)
+    paths = write_pictures(runs(folder, "multiplicative"), tmp_path, form=form)  # type: ignore[arg-type]
+    assert dict(matplotlib.rcParams) == before
+    assert len({path.name for path in paths}) == len(paths) >= 13
+    start = b"\x89PNG" if form == "png" else b"<?xml"
+    assert all(path.read_bytes().startswith(start) for path in paths)
+
+
+def test_a_report_twice_is_the_same_file(folder: Path, tmp_path: Path) -> None:
+    first, second = (write_report(runs(folder, "affine"), tmp_path / name).read_text() for name in ("a.html", "b.html"))
+    assert first == second
+
+
+def test_convolutions_show_filters(folder: Path, tmp_path: Path) -> None:
+    small = data.load("few-digits")
+    settings = TrainSettings(model="resnet20", rule="multiplicative", epochs=1, predictive_samples=2, output=tmp_path / "conv")
+    train(settings, dataset=small)
+    (run,) = gather([tmp_path / "conv"])
+    names = [p.name for section in sections([run]) for p in section.pictures]
+    assert "features-conv" in names
+    assert "signs-conv" in names
+
+
+def test_data_that_are_no_images(tmp_path: Path) -> None:
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    table = data.from_tensors(x[:40], y[:40], x[40:], y[40:], name="plain-table")
+    data.register("plain-table", lambda data_dir, download: table)
+    try:
+        train(TrainSettings(rule="affine", epochs=1, predictive_samples=2, output=tmp_path / "run"), dataset=table)
+        text = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    finally:
+        data.unregister("plain-table")
+    assert 'id="calibration"' in text
+    assert 'id="features"' not in text
+
+
+def test_the_program(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "pages" / "two.html"
+    assert main(["report", str(folder / "sgd"), str(folder / "affine"), "--output", str(page), "--ood", "rotated"]) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    assert "rotated test images" in page.read_text()
+    assert main(["plot", str(folder / "sgd"), "--output", str(tmp_path / "pictures"), "--format", "svg"]) == 0
+    assert sorted(map(str, (tmp_path / "pictures").iterdir())) == sorted(capsys.readouterr().out.split())
+    for words, status, said in (
+        (["report"], 2, "at least one run"),
+        (["report", str(folder / "sgd"), str(folder / "sgd")], 2, "given twice"),
+        (["report", str(folder / "none")], 1, "holds no run"),
+        (["report", str(folder / "sgd"), "--ood", "none", "--output", str(page)], 2, "--ood must be one of"),
+        (["report", str(folder / "sgd"), "--image", "999", "--output", str(page)], 2, "--image must be"),
+        (
+            ["report", str(folder / "sgd"), "--output", str(folder / "sgd" / "settings.json" / "x.html")],
+            1,
+            "cannot be written",
+        ),
+    ):
+        assert main(words) == status
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert "rotated test images" in page.read_text()  # a failure leaves the page there was
+
+
+PROBE = """<!DOCTYPE html><body style="margin:0">
+<iframe id="f" style="width:390px;height:800px;border:0"></iframe><pre id="r"></pre>
+<script>
+const errors = [], frame = document.getElementById("f");
+addEventListener("message", e => errors.push(e.data));
+frame.onload = () => {
+  const root = frame.contentDocument.documentElement, width = frame.contentWindow.innerWidth;
+  const wide = [...frame.contentDocument.querySelectorAll("body *")].filter(e =>
+    !e.closest(".scroll, nav, svg *") && e.getBoundingClientRect().right > width + 1).map(e => e.tagName + "#" + e.id);
+  const heights = [...frame.contentDocument.querySelectorAll("figure svg")].map(e => e.getBoundingClientRect().height);
+  const letters = [...frame.contentDocument.querySelectorAll("figure svg text")].map(e => e.getBoundingClientRect().height);
+  document.getElementById("r").textContent = "RESULT" + JSON.stringify({
+    errors, wide, width, scroll: root.scrollWidth, title: frame.contentDocument.title,
+    lowest: Math.min(...heights), letters: Math.min(...letters), pictures: heights.length}) + "END";
+};
+frame.src = "report.html";
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser of the Chromium family is installed")
+def test_in_a_browser_of_a_phones_width(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "report.html", tmp_path / "report.html")
+    (tmp_path / "probe.html").write_text(PROBE)
+    assert BROWSER is not None
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+        "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--enable-logging=stderr",
+        "--allow-file-access-from-files", "--virtual-time-budget=20000", "--window-size=800,900",
+        f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "probe.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = re.search(r"RESULT(\{.*?\})END", done.stdout)
+    assert found is not None, done.stderr[-2000:]
+    result = json.loads(found[1])
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert result["errors"] == []
+    assert result["width"] == 390
+    assert result["scroll"] <= 390, result
+    assert result["wide"] == []
+    assert "few-digits: 4 runs" in result["title"]
+    assert result["pictures"] >= 19
+    assert result["lowest"] > 100
+    assert result["letters"] > 8
