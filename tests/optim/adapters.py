@@ -44,6 +44,17 @@ class Adapter:
             return nullcontext()
         return optimizer.sampled() if self.ours else optimizer.sampled_params(train=True)
 
+    def closure(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure as the optimizer wants it: IVON's draw their samples themselves."""
+        if self.ours or not self.has_samples:
+            return closure
+
+        def sampling() -> Any:
+            with self.block(optimizer):
+                return closure()
+
+        return sampling
+
     def tensor(self, *shape: int, seed: int = 0) -> Tensor:
         """Starting values: of any sign, or positive."""
         values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))

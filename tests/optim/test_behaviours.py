@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from adapters import IVON, OURS, SGD, Adapter
-from behaviours import REGISTRY, Behaviour, _compiled, verdict
+from behaviours import REGISTRY, Behaviour, train_compiled, verdict
 
 COMPILED = ("AffineBLR", "MultiplicativeBLR")
 
@@ -43,4 +43,4 @@ def test_inductor() -> None:
             torch.compile(torch.sin)(torch.ones(2))
         except Exception as problem:
             pytest.skip(f"no compiler here: {type(problem).__name__}")
-        _compiled(next(a for a in OURS if a.name == "AffineBLR"), "inductor")
+        train_compiled(next(a for a in OURS if a.name == "AffineBLR"), "inductor")

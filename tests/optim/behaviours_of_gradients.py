@@ -1,0 +1,241 @@
+"""What happens between backward and step counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from adapters import Adapter
+from checks import (
+    X,
+    Y,
+    behaviour,
+    close,
+    closure_for,
+    equal,
+    expect,
+    loss_of,
+    moved,
+    single,
+    train,
+    two_runs,
+    values,
+)
+from torch import Tensor, nn
+
+
+@behaviour("clipping after the block", "clip_grad_norm_ between backward and step counts")
+def clipping(a: Adapter) -> None:
+    def after(optimizer: Any, model: nn.Module) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with a.block(optimizer):
+                loss_of(model).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+
+    def inside(optimizer: Any, model: nn.Module) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with a.block(optimizer):
+                loss_of(model).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+
+    expect(equal(*two_runs(a, after, inside)), "clipping is ignored")
+
+
+@behaviour("GradScaler", "scale, unscale_ and step of a gradient scaler give the step without it")
+def grad_scaler(a: Adapter) -> None:
+    def scaled(optimizer: Any, model: nn.Module) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            with a.block(optimizer):
+                loss = loss_of(model)
+                scaler.scale(loss).backward()
+            if step == 1:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+
+    plain = two_runs(a, lambda o, m: train(a, o, m, 3), scaled)
+    expect(close(*plain, tolerance=1e-6), "unscaling is ignored")
+
+
+@behaviour("a step GradScaler skips", "changes nothing, and its sample is dropped")
+def skipped_by_scaler(a: Adapter) -> None:
+    def overflow(optimizer: Any, model: nn.Module) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        before = values(model)
+        for factor in (math.inf, 1.0):
+            optimizer.zero_grad()
+            with a.block(optimizer):
+                scaler.scale(loss_of(model) * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if factor == math.inf:
+                expect(equal(values(model), before), "a skipped step moved the weights")
+
+    def dropped(optimizer: Any, model: nn.Module) -> None:
+        if a.has_samples:  # a sample that no gradient follows
+            with optimizer.sampled() if a.ours else optimizer.sampled_params(train=False):
+                pass
+        train(a, optimizer, model)
+
+    expect(close(*two_runs(a, overflow, dropped), tolerance=1e-6), "the skipped step's sample is in the next step")
+
+
+@behaviour("GradScaler, several samples", "gradients that were folded in with their scale are refused, not used")
+def scaler_with_several(a: Adapter) -> None:
+    a.require_samples()
+    model = a.network()
+    optimizer = a.make(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before = values(model)
+    for _ in range(2):
+        with a.block(optimizer):
+            scaler.scale(loss_of(model)).backward()
+    try:
+        scaler.step(optimizer)
+    except RuntimeError:
+        expect(equal(values(model), before), "the refused step moved the weights")
+        return
+    raise AssertionError("accepted")
+
+
+@behaviour("hooks", "hooks on gradients and on steps run, and what they do counts")
+def hooks(a: Adapter) -> None:
+    calls: list[str] = []
+
+    def hooked(optimizer: Any, model: nn.Module) -> None:
+        for p in model.parameters():
+            p.register_hook(lambda g: g * 4)
+
+            def halve(q: Tensor) -> None:
+                q.grad = q.grad / 2  # type: ignore[operator]
+
+            p.register_post_accumulate_grad_hook(halve)
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        train(a, optimizer, model, 2)
+
+    def doubled(optimizer: Any, model: nn.Module) -> None:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with a.block(optimizer):
+                (2 * loss_of(model)).backward()
+            optimizer.step()
+
+    expect(close(*two_runs(a, hooked, doubled)), "hooks are ignored")
+    expect(calls == ["before", "after"] * 2, f"step hooks ran as {calls}")
+
+
+@behaviour("micro-batches", "several backwards in one block add up")
+def micro_batches(a: Adapter) -> None:
+    def parts(optimizer: Any, model: nn.Module) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with a.block(optimizer):
+                for i in range(4):
+                    (loss_of(model, X[4 * i : 4 * i + 4], Y[4 * i : 4 * i + 4]) / 4).backward()
+            optimizer.step()
+
+    expect(close(*two_runs(a, lambda o, m: train(a, o, m, 3), parts), tolerance=1e-4), "parts differ from the whole")
+
+
+@behaviour("micro-batches, late", "so do backwards after the block")
+def micro_batches_late(a: Adapter) -> None:
+    def parts(optimizer: Any, model: nn.Module) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with a.block(optimizer):
+                losses = [loss_of(model, X[8 * i : 8 * i + 8], Y[8 * i : 8 * i + 8]) / 2 for i in range(2)]
+            for loss in losses:
+                loss.backward()
+            optimizer.step()
+
+    expect(close(*two_runs(a, lambda o, m: train(a, o, m, 3), parts), tolerance=1e-4), "parts differ from the whole")
+
+
+def _average(a: Adapter, zero_between: bool) -> None:
+    """Two blocks with the slopes 1 and 3 must be one with the slope 2."""
+    a.require_samples()
+    p, optimizer = single(a, 2)
+    q, other = single(a, 2)
+    for slope in (1.0, 3.0):
+        if zero_between:
+            optimizer.zero_grad()
+        with a.block(optimizer):
+            (slope * p.sum()).backward()
+    optimizer.step()
+    with a.block(other):
+        (2 * q.sum()).backward()
+    other.step()
+    step, right = p.detach() - a.tensor(2), q.detach() - a.tensor(2)
+    expect(torch.allclose(step, right, rtol=1e-2), f"moved by {step.tolist()}, not by {right.tolist()}")
+
+
+@behaviour("several blocks", "the samples of several blocks before a step are averaged; zero_grad discards none")
+def several_blocks(a: Adapter) -> None:
+    _average(a, zero_between=True)
+
+
+@behaviour("several blocks without zero_grad", "they are averaged all the same; no gradient counts twice")
+def several_blocks_without_zero(a: Adapter) -> None:
+    _average(a, zero_between=False)
+
+
+@behaviour("late changes, several samples", "a gradient changed after its sample was folded in is refused")
+def late_change(a: Adapter) -> None:
+    a.require_samples()
+    model = a.network()
+    optimizer = a.make(model.parameters(), mc_samples=2)
+    before = values(model)
+    for _ in range(2):
+        with a.block(optimizer):
+            loss_of(model).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    try:
+        optimizer.step()
+    except RuntimeError as problem:
+        expect("inside" in str(problem), f"the error does not say what to do: {problem!r}")
+        expect(equal(values(model), before), "the refused step moved the weights")
+        return
+    raise AssertionError("accepted, and ignored")
+
+
+@behaviour("sub-batches", "step(closure, batch=...) gives every sample its part of the minibatch")
+def sub_batches(a: Adapter) -> None:
+    a.require_samples()
+
+    def by_hand(optimizer: Any, model: nn.Module) -> None:
+        for _ in range(3):
+            for i in range(2):
+                optimizer.zero_grad()
+                with a.block(optimizer):
+                    loss_of(model, X[8 * i : 8 * i + 8], Y[8 * i : 8 * i + 8]).backward()
+            optimizer.step()
+
+    def split(optimizer: Any, model: nn.Module) -> None:
+        for _ in range(3):
+            optimizer.step(closure_for(optimizer, model), batch=(X, Y))
+
+    expect(equal(*two_runs(a, by_hand, split, mc_samples=2)), "parts differ from blocks")
+
+
+@behaviour("closure without a loss", "a closure may return nothing, or a number")
+def closure_results(a: Adapter) -> None:
+    for result in (None, 1.5):
+        model = a.network()
+        optimizer = a.make(model.parameters())
+        before = values(model)
+
+        def closure(result: Any = result, model: nn.Module = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            return result
+
+        expect(optimizer.step(a.closure(optimizer, closure)) == result, "the result is lost")
+        expect(moved(values(model), before), "no step was taken")
