@@ -20,8 +20,14 @@ def run(page: str, which: int) -> dict[str, Any]:
     return names
 
 
-def test_quickstart(capsys: pytest.CaptureFixture[str]) -> None:
-    q = run("README.md", 0)["q"]
+def test_training_a_posterior() -> None:
+    names = run("README.md", 0)
+    accuracy = (names["prediction"].probabilities.argmax(-1) == names["digits"].test_labels).double().mean()
+    assert float(accuracy) > 0.9
+
+
+def test_variational_inference(capsys: pytest.CaptureFixture[str]) -> None:
+    q = run("README.md", 1)["q"]
     torch.testing.assert_close(q.mean["weights"], torch.tensor([1.0, -2.0, 0.5]), atol=0.08, rtol=0)
     assert float(q.mean["noise"]) == pytest.approx(0.3, abs=0.04)
     assert capsys.readouterr().out
