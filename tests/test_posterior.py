@@ -447,6 +447,27 @@ def test_predictions_refuse_what_they_cannot_do() -> None:
 # Batch norm.
 
 
+def test_in_training_statistics_come_from_the_samples() -> None:
+    model = Net()
+    optimizer = lb.AffineBLR(model.parameters(), data_size=20, base=Normal(0.3), mc_samples=2)
+    expected = torch.zeros(4)
+
+    def closure() -> Tensor:
+        nonlocal expected
+        optimizer.zero_grad()
+        hidden = (X @ model.first.weight.T + model.first.bias).detach()  # at the sample
+        expected = 0.9 * expected + 0.1 * hidden.mean(0)
+        loss = nn.functional.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    torch.testing.assert_close(model.norm.running_mean, expected)
+    assert torch.equal(optimizer.posterior(model).buffers["norm.running_mean"], model.norm.running_mean)  # type: ignore[arg-type]
+    assert int(model.norm.num_batches_tracked) == 6  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("sample", [False, True])
 def test_recomputed_statistics(sample: bool) -> None:
     model = Net()
