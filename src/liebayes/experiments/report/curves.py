@@ -79,12 +79,12 @@ def reliability_diagram(runs: Sequence[Evidence], bins: int = 10) -> Picture:
                 axes.bar(x, y, width, align="edge", color=colour(run.number), alpha=float(0.25 + 0.75 * s**0.35), lw=0)
                 axes.plot([x + 0.1 * width, x + 0.9 * width], [c, c], color=INK, lw=1.2)
         axes.plot([0, 1], [0, 1], color=MUTED, lw=0.6, ls="--")
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
         panel_title(axes, run.number, run.name, f"ECE {run.metrics['ece']:.4f}")
     figure.supxlabel("confidence", size=9, color=MUTED)
     figure.supylabel("accuracy", size=9, color=MUTED)
     caption = (
-        "Bars are accuracies of predictions with similar confidence, the darker the more of them; the line is their mean "
+        "Bars are accuracies of predictions with similar confidence, the stronger the more of them; the line is their mean "
         "confidence. Bars below their line are overconfident. The ECE is counted in 20 bins, shown are 10."
     )
     return Picture("reliability", "Reliability", caption, figure)
@@ -100,7 +100,7 @@ def confidence_histogram(runs: Sequence[Evidence]) -> Picture:
         right = guess == run.dataset.test_labels.numpy()
         axes.hist(confidence[right], edges, color=colour(run.number), alpha=0.45, lw=0, label="right")
         axes.hist(confidence[~right], edges, histtype="step", color=INK, lw=1.2, label="wrong")
-        axes.set(yscale="log", xlim=(0, 1))
+        axes.set(yscale="log", xlim=(0, 1), xticks=[0, 0.5, 1])
         plain_numbers(axes.yaxis)
         axes.set_ylim(bottom=0.5)
         wrong = f"{int((~right).sum())} wrong" + (

@@ -116,8 +116,10 @@ def mean_against_entropy(runs: Sequence[Evidence]) -> list[Picture]:
             run.name,
             "fixed entropy" if correlation is None else f"rank correlation {correlation:.2f}".replace("-", "−"),
         )
-    means = torch.cat([run.mean_and_entropy()[0].double() for run in chosen])
+    # A few weights that have all but vanished would squeeze all others.
+    means, entropies = (torch.cat([run.mean_and_entropy()[k].double() for run in chosen]) for k in (0, 1))
     all_axes[0].set_xlim(float(_quantile(means, 0.002)) / 1.5, float(means.max()) * 1.5)
+    all_axes[0].set_ylim(float(_quantile(entropies, 0.002)) - 0.5, float(entropies.max()) + 0.5)
     figure.supxlabel("size of the mean", size=9, color=MUTED)
     figure.supylabel("entropy in nats", size=9, color=MUTED)
     caption = (
