@@ -39,6 +39,10 @@ def integrate(f: Callable[[Tensor], Tensor], support: Support) -> float:
         weights = half * math.pi / 2 * t.cosh() / u.cosh().square() * _STEP
     terms = f(nodes) * weights
     total = float(terms.sum())
-    # Where the integral converges, the terms have died out at both ends; where it does not, they carry it.
-    ends = float(torch.stack([terms[:4].abs().max(), terms[-4:].abs().max()]).max())
+    # Where the integral converges, the terms have died out at both ends; where it does not, they carry it, up to where the
+    # density underflows to 0.
+    carried = terms[terms != 0]
+    if not len(carried):
+        return total
+    ends = float(torch.stack([carried[:4].abs().max(), carried[-4:].abs().max()]).max())
     return total if ends <= 1e-6 * max(abs(total), 1e-300) or ends < 1e-12 else math.inf

@@ -14,18 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..bases import Base, Dirac
+from ..bases import Base
 from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Form, Metric
-from . import engine, reduction, sharding
+from . import engine, gradients, reduction, sharding
 from .buckets import Bucket, buckets
+from .checkpoint import NOISE_STREAM, own_precision, with_own_objects
 from .noise import stream_generator
-from .sampling import GradientMarks, SampleBuffers, gradient_sizes
-from .settings import OBJECTS, Prior, describe, named, prepare, written
-
-NOISE_STREAM = "torch generator by (seed, step, sample), parameters in order"
-"""What a checkpoint says about its noise; another stream would not continue the run."""
+from .sampling import SampleBuffers
+from .settings import Prior, prepare, written
 
 
 class NonFiniteError(RuntimeError):
@@ -140,8 +138,8 @@ class LieGroupBLR(Optimizer):
         self._folded: set[Tensor] = set()
         self._folds = 0
         self._poisoned = False  # a folded gradient was not finite
-        self._marks = GradientMarks(self._trained())
-        self._stray = GradientMarks([])  # gradients that no sample has given
+        self._marks = gradients.GradientMarks(self._trained())
+        self._stray = gradients.GradientMarks([])  # gradients that no sample has given
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""
@@ -199,9 +197,9 @@ class LieGroupBLR(Optimizer):
         if self._folds:
             for p in parameters:
                 p.grad = None  # folded in already; the next block must not count it again
-        self._stray = GradientMarks([p for p in parameters if self._marks.changed(p) and _nonzero(p.grad)])
+        self._stray = gradients.GradientMarks([p for p in parameters if self._marks.changed(p) and gradients.nonzero(p)])
         self._draw(parameters)
-        self._marks = GradientMarks(parameters)
+        self._marks = gradients.GradientMarks(parameters)
         return parameters
 
     def _refuse_inside(self, what: str) -> None:
@@ -266,9 +264,9 @@ class LieGroupBLR(Optimizer):
         parameters = self._sampled
         if all(p.grad is None for p in parameters):
             raise RuntimeError("A block of sampled() ended without a gradient. With several samples call backward inside it.")
-        self._require_dense()
+        gradients.require_dense(self.param_groups)
         self._refuse_stray_gradients(parameters)
-        self._poisoned = self._poisoned or not self._gradients_finite(parameters)
+        self._poisoned = self._poisoned or not gradients.all_finite(parameters)
         sampled = set(parameters)
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in sampled]
@@ -282,8 +280,8 @@ class LieGroupBLR(Optimizer):
             self._folded.update(p for p in chosen if p.grad is not None)
         self._folds += 1
         self._buffers.pending = False
-        self._marks = GradientMarks(parameters)
-        self._sizes = gradient_sizes(parameters)
+        self._marks = gradients.GradientMarks(parameters)
+        self._sizes = gradients.gradient_sizes(parameters)
 
     def _accumulator(self, p: Tensor, index: int, block: Tensor, flat: bool) -> Tensor:
         blocks = self._accumulators.setdefault(p, [])
@@ -296,8 +294,8 @@ class LieGroupBLR(Optimizer):
         if not self._buffers.pending:
             return
         fresh = [p for p in self._sampled if self._marks.changed(p)]
-        self._require_dense()
-        if fresh and self._gradients_finite(fresh):
+        gradients.require_dense(self.param_groups)
+        if fresh and gradients.all_finite(fresh):
             self._fold()
         elif fresh or not keep_unanswered:
             self._buffers.pending = False
@@ -308,24 +306,8 @@ class LieGroupBLR(Optimizer):
         if not self._buffers.active:
             self._settle(keep_unanswered=True)
         super().zero_grad(set_to_none)
-        self._stray = GradientMarks([])
-        self._marks = GradientMarks(self._trained())
-
-    def _gradients_finite(self, parameters: list[Tensor]) -> bool:
-        gradients = [sharding.local(p.grad) for p in parameters if p.grad is not None]
-        gradients = [gradient for gradient in gradients if gradient.numel()]
-        if not gradients:
-            return True
-        norms = torch._foreach_norm(gradients, float("inf"))  # pyright: ignore[reportPrivateImportUsage]
-        return all(bool(torch.isfinite(norm)) for norm in norms)
-
-    def _require_dense(self) -> None:
-        for settings in self.param_groups:
-            for name, p in named(settings):
-                if p.grad is not None and p.grad.layout != torch.strided:
-                    raise ValueError(
-                        f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
-                    )
+        self._stray = gradients.GradientMarks([])
+        self._marks = gradients.GradientMarks(self._trained())
 
     # Steps.
 
@@ -402,7 +384,7 @@ class LieGroupBLR(Optimizer):
     def _refuse_late_changes(self) -> None:
         changed = [p for p in self._sampled if self._marks.changed(p) and p.grad is not None and bool(p.grad.any())]
         if not self._poisoned:
-            pairs = zip(self._sampled, self._sizes, gradient_sizes(self._sampled), strict=True)
+            pairs = zip(self._sampled, self._sizes, gradients.gradient_sizes(self._sampled), strict=True)
             changed += [p for p, then, now in pairs if now not in (0, then) and not self._marks.changed(p)]
         if changed:
             self._forget()
@@ -416,11 +398,11 @@ class LieGroupBLR(Optimizer):
         """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
         parameters = self._sampled
         sharded = sharding.all_sharded(parameters)
-        self._require_dense()
+        gradients.require_dense(self.param_groups)
         if not self._folds:
             self._refuse_stray_gradients(parameters)
         has_gradient = [p in self._folded if self._folds else p.grad is not None for p in parameters]
-        finite = not self._poisoned and (bool(self._folds) or self._gradients_finite(parameters))
+        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(parameters))
         flags = torch.tensor(
             [not finite, *has_gradient], dtype=torch.int32, device=parameters[0].device if parameters else None
         )
@@ -435,8 +417,8 @@ class LieGroupBLR(Optimizer):
                 f"A gradient was not finite at step {self.steps}; nothing was changed. Lower lr or the loss's scale, "
                 'or pass nonfinite="skip" to leave such steps out.'
             )
-        if not sharded:
-            self._require_own_gradients(parameters)
+        if not (sharded or self._ranks_checked or reduction.world_size(self.process_group) == 1):
+            self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
         chosen_ones = {p for p, use in zip(parameters, active, strict=True) if use}
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in chosen_ones]
@@ -469,22 +451,6 @@ class LieGroupBLR(Optimizer):
             self._forms[key] = metric.on(group, base, element)
         return self._forms[key]
 
-    def _require_own_gradients(self, parameters: list[Tensor]) -> None:
-        """Once: ranks have different samples, so equal gradients mean that something has averaged them."""
-        if self._ranks_checked or reduction.world_size(self.process_group) == 1:
-            return
-        gradients = [p.grad.double().norm() for p in parameters if p.grad is not None]
-        total = float(torch.stack(gradients).sum()) if gradients else 0.0
-        same = reduction.equal_on_all_ranks(total, parameters[0].device, self.process_group)
-        self._ranks_checked = total > 0 or not same
-        noisy = any(settings["base"] != Dirac() for settings in self.param_groups)
-        if same and noisy and total > 0:
-            raise RuntimeError(
-                "All ranks have the same gradients although their samples differ: DistributedDataParallel has averaged them, "
-                "which shrinks the scale's covector. Call liebayes.optim.local_gradients(ddp_model) once, before training; "
-                "the callback of liebayes.integrations.lightning does."
-            )
-
     # Checkpoints: tensors, numbers and strings only.
 
     def state_dict(self) -> dict[str, Any]:
@@ -503,35 +469,14 @@ class LieGroupBLR(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from a checkpoint, to the bit. Groups, bases, metrics and priors must be those it was written with."""
-        own = state_dict.get("liebayes")
-        if own is None:
-            raise ValueError("This is not a checkpoint of a liebayes optimizer: it has no entry 'liebayes'.")
-        if own["noise"] != NOISE_STREAM:
-            raise ValueError(f"The checkpoint's noise is {own['noise']!r}, but this optimizer draws {NOISE_STREAM!r}.")
-        count = len(state_dict["param_groups"])
-        if count != len(self.param_groups):
-            raise ValueError(f"The checkpoint has {count} parameter groups, but this optimizer has {len(self.param_groups)}.")
-        restored = []
-        for settings, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            for key in OBJECTS:
-                mine = describe(settings[key])
-                if mine != saved[key]:
-                    raise ValueError(
-                        f"The checkpoint was written with {key} {saved[key]!r}, but this optimizer has {mine!r}. "
-                        "Build the optimizer with the same settings."
-                    )
-            restored.append({**saved, **{key: settings[key] for key in OBJECTS}})
+        restored = with_own_objects(self.param_groups, state_dict)
+        own = state_dict["liebayes"]
         super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
-        # torch casts states to their parameter's dtype; ours keep their own.
         numbers = [number for saved in restored for number in saved["params"]]
         parameters = [p for settings in self.param_groups for p in settings["params"]]
         for number, p in zip(numbers, parameters, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
-                if isinstance(value, Tensor):
-                    value = value.detach().to(p.device, copy=True)
-                    if sharding.is_sharded(p) and not sharding.is_sharded(value):
-                        value = sharding.shard_like(value, p).clone()
-                self.state[p][name] = value
+                self.state[p][name] = own_precision(value, p)
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded = own["skipped"], own["bounded"]
         self._clear()
@@ -571,10 +516,6 @@ class LieGroupBLR(Optimizer):
         if not members:
             raise ValueError("None of the model's parameters is trained by this optimizer. Pass the model it was built for.")
         return Posterior(model, members, temperature=max(temperature))
-
-
-def _nonzero(gradient: Tensor | None) -> bool:
-    return gradient is not None and bool(sharding.local(gradient).any())
 
 
 def _split(batch: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:

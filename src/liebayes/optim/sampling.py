@@ -114,32 +114,3 @@ def _exchange(shards: list[tuple[Tensor, Tensor]]) -> None:
         b.copy_(kept)
     if shards:
         forget_gathered_weights()
-
-
-def gradient_sizes(parameters: list[Tensor]) -> list[float]:
-    """A number for each gradient that changes when it is scaled, which GradScaler does without raising its version."""
-    sizes = [torch.zeros(()) if p.grad is None else local(p.grad).detach().abs().sum(dtype=torch.float32) for p in parameters]
-    return torch.stack([size.to(sizes[0].device) for size in sizes]).tolist() if sizes else []
-
-
-class GradientMarks:
-    """Remembers the gradients of parameters, to tell later whether they have changed."""
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self._marks = {p: self._mark(p) for p in parameters}
-
-    @staticmethod
-    def _mark(p: Tensor) -> tuple[weakref.ref[Tensor] | None, int]:
-        return (None, 0) if p.grad is None else (weakref.ref(p.grad), p.grad._version)
-
-    def same_tensor(self, p: Tensor) -> bool:
-        """Whether p has the gradient tensor it had, whatever that holds now."""
-        reference, _ = self._marks.get(p, (None, 0))
-        return reference is not None and reference() is p.grad
-
-    def changed(self, p: Tensor) -> bool:
-        """Whether p has another gradient than it had, or the same tensor with other values."""
-        reference, version = self._marks.get(p, (None, 0))
-        if p.grad is None:
-            return False
-        return reference is None or reference() is not p.grad or p.grad._version != version

@@ -1,0 +1,86 @@
+"""What `.grad` holds: whether it is finite, dense, a sample's own, and what it was when it was last looked at."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..bases import Dirac
+from . import reduction
+from .settings import named
+from .sharding import local
+
+
+def all_finite(parameters: list[Tensor]) -> bool:
+    """Whether no gradient has an infinite or NaN value."""
+    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    gradients = [gradient for gradient in gradients if gradient.numel()]
+    if not gradients:
+        return True
+    norms = torch._foreach_norm(gradients, float("inf"))  # pyright: ignore[reportPrivateImportUsage]
+    return all(bool(torch.isfinite(norm)) for norm in norms)
+
+
+def require_dense(groups: list[dict[str, Any]]) -> None:
+    """Refuses sparse gradients, by the name of their parameter."""
+    for settings in groups:
+        for name, p in named(settings):
+            if p.grad is not None and p.grad.layout != torch.strided:
+                raise ValueError(
+                    f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
+                )
+
+
+def require_own(parameters: list[Tensor], groups: list[dict[str, Any]], process_group: Any) -> bool:
+    """Refuses gradients that something has averaged over ranks: samples differ, so their gradients do.
+
+    Returns whether there was anything to tell by.
+    """
+    gradients = [p.grad.double().norm() for p in parameters if p.grad is not None]
+    total = float(torch.stack(gradients).sum()) if gradients else 0.0
+    same = reduction.equal_on_all_ranks(total, parameters[0].device, process_group)
+    noisy = any(settings["base"] != Dirac() for settings in groups)
+    if same and noisy and total > 0:
+        raise RuntimeError(
+            "All ranks have the same gradients although their samples differ: DistributedDataParallel has averaged them, "
+            "which shrinks the scale's covector. Call liebayes.optim.local_gradients(ddp_model) once, before training; "
+            "the callback of liebayes.integrations.lightning does."
+        )
+    return total > 0 or not same
+
+
+def nonzero(p: Tensor) -> bool:
+    """Whether p has a gradient that is not zero."""
+    return p.grad is not None and bool(local(p.grad).any())
+
+
+def gradient_sizes(parameters: list[Tensor]) -> list[float]:
+    """A number for each gradient that changes when it is scaled, which GradScaler does without raising its version."""
+    sizes = [torch.zeros(()) if p.grad is None else local(p.grad).detach().abs().sum(dtype=torch.float32) for p in parameters]
+    return torch.stack([size.to(sizes[0].device) for size in sizes]).tolist() if sizes else []
+
+
+class GradientMarks:
+    """Remembers the gradients of parameters, to tell later whether they have changed."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self._marks = {p: self._mark(p) for p in parameters}
+
+    @staticmethod
+    def _mark(p: Tensor) -> tuple[weakref.ref[Tensor] | None, int]:
+        return (None, 0) if p.grad is None else (weakref.ref(p.grad), p.grad._version)
+
+    def same_tensor(self, p: Tensor) -> bool:
+        """Whether p has the gradient tensor it had, whatever that holds now."""
+        reference, _ = self._marks.get(p, (None, 0))
+        return reference is not None and reference() is p.grad
+
+    def changed(self, p: Tensor) -> bool:
+        """Whether p has another gradient than it had, or the same tensor with other values."""
+        reference, version = self._marks.get(p, (None, 0))
+        if p.grad is None:
+            return False
+        return reference is None or reference() is not p.grad or p.grad._version != version
