@@ -21,6 +21,7 @@ from liebayes.metrics import auroc
 
 RULES = ("sgd", "additive", "affine", "multiplicative")
 SECTIONS = ("summary", "learning", "calibration", "uncertainty", "weights", "features", "uncertain", "settings")
+PERCENT = "\u00a0%"  # a space that does not break
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
@@ -105,9 +106,9 @@ def test_the_table_shows_what_training_measured(folder: Path) -> None:
         last = json.loads((folder / rule / "metrics.jsonl").read_text().splitlines()[-1])
         row = next(line for line in text.splitlines() if f">{rule}</span>" in line)
         for key, form in (("accuracy", ".2%"), ("nll", ".4f"), ("ece", ".4f"), ("brier", ".4f")):
-            assert f">{format(last[f'test_{key}'], form).replace('%', ' %')}<" in row
+            assert f">{format(last[f'test_{key}'], form).replace('%', PERCENT)}<" in row
             if rule != "sgd":
-                assert f"<small>{format(last[f'point_{key}'], form).replace('%', ' %')}</small>" in row
+                assert f"<small>{format(last[f'point_{key}'], form).replace('%', PERCENT)}</small>" in row
 
 
 def test_signs_are_shown_where_they_are_fixed(folder: Path) -> None:

@@ -52,25 +52,24 @@ td small { display: block; color: var(--muted); font-size: 0.8125rem; font-weigh
 .run { font-weight: 600; white-space: nowrap; }
 .run::before { content: ""; display: inline-block; width: 0.65em; height: 0.65em; border-radius: 50%; }
 .run::before { margin-right: 0.5em; background: var(--c); }
+.cards { margin-top: 1.25rem; }
 .scroll { overflow-x: auto; max-width: 100%; margin-top: 1.5rem; }
-.summary { width: 100%; margin-top: 1.25rem; }
+.summary { width: 100%; }
 .note { font-size: 0.875rem; color: var(--muted); margin-top: 0.75rem; }
 details { margin-top: 1.25rem; }
 summary { cursor: pointer; font: 0.9375rem/1.4 var(--sans); color: var(--muted); }
 code { font-size: 0.875em; overflow-wrap: anywhere; }
 footer { padding-block: 3.5rem 3rem; color: var(--muted); font-size: 0.875rem; }
 @media (max-width: 52rem) {
-  .summary, .summary tbody { display: block; }
-  .summary thead { display: none; }
-  .summary tr { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 0.85rem 0.75rem; }
-  .summary tr { padding: 1rem 0; border-bottom: 1px solid var(--line); }
-  .summary td { display: block; padding: 0; border: 0; text-align: left; }
-  .summary td:first-child { grid-column: 1 / -1; font-size: 1rem; }
-  .summary .run { white-space: normal; overflow-wrap: anywhere; }
-  .summary td[data-label]::before { content: attr(data-label); display: block; color: var(--muted); }
-  .summary td[data-label]::before { font-size: 0.75rem; font-weight: 400; }
-  .plain th { white-space: normal; vertical-align: bottom; }
-  .plain th, .plain td { padding-right: 0.6rem; }
+  .cards, .cards tbody { display: block; width: 100%; }
+  .cards thead { display: none; }
+  .cards tr { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 0.85rem 0.75rem; }
+  .cards tr { padding: 1rem 0; border-bottom: 1px solid var(--line); }
+  .cards td { display: block; padding: 0; border: 0; text-align: left; }
+  .cards td:first-child { grid-column: 1 / -1; font-size: 1rem; }
+  .cards .run { white-space: normal; overflow-wrap: anywhere; }
+  .cards td[data-label]::before { content: attr(data-label); display: block; color: var(--muted); }
+  .cards td[data-label]::before { font-size: 0.75rem; font-weight: 400; }
 }
 @media print {
   nav { display: none; }

@@ -11,7 +11,20 @@ from matplotlib.ticker import MaxNLocator
 
 from ...metrics import reliability
 from .evidence import Evidence
-from .style import INK, MUTED, OUTSIDE, Picture, colour, in_style, line_style, one_panel, panel_title, panels, plain_numbers
+from .style import (
+    INK,
+    MUTED,
+    OUTSIDE,
+    Picture,
+    colour,
+    in_style,
+    legend,
+    line_style,
+    one_panel,
+    panel_title,
+    panels,
+    plain_numbers,
+)
 
 CURVES = {
     "error": ("Test error", "test error in %"),
@@ -28,14 +41,15 @@ def learning_curve(runs: Sequence[Evidence], what: str) -> Picture:
     figure, axes = one_panel()
     for run in runs:
         marginal = _series(run, what, "test")
-        axes.plot(*marginal, color=colour(run.number), ls=line_style(run.number), label=run.name)
+        few = "o" if len(marginal[0]) < 4 else None  # a line needs two points to be seen
+        axes.plot(*marginal, color=colour(run.number), ls=line_style(run.number), marker=few, ms=4, label=run.name)
         if what != "train_loss" and not run.is_point:
             axes.plot(*_series(run, what, "point"), color=colour(run.number), ls=":", lw=1.0)
     axes.set(xlabel="epoch", ylabel=label, yscale="log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(0, max((run.lines[-1]["epoch"] for run in runs if run.lines), default=1) * 1.02 + 0.2)
     _plain_log(axes)
-    if what == "error" or len(runs) == 1:
-        axes.legend(loc="upper right")
+    legend(figure, axes)
     best = min(runs, key=lambda run: _series(run, what, "test")[1][-1])
     final = _series(best, what, "test")[1][-1]
     value = f"{final:.2f} %" if what == "error" else f"{final:.4f}"
@@ -58,9 +72,12 @@ def _series(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[floa
 def _plain_log(axes: Axes) -> None:
     """Numbers as people write them on a logarithmic axis, and enough of them."""
     low, high = axes.get_ylim()
-    steps = [1, 2, 5] if math.log10(high / low) < 2.5 else [1]
-    ticks = [s * 10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for s in steps]
-    axes.set_yticks([t for t in ticks if low <= t <= high])
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for steps in ([1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8], [s / 10 for s in range(10, 100)]):
+        if len(ticks) < 3:
+            ticks = [t for t in (s * 10.0**e for e in powers for s in steps) if low <= t <= high]
+    axes.set_yticks(ticks if len(ticks) < 9 else ticks[:: len(ticks) // 4])
     plain_numbers(axes.yaxis)
 
 

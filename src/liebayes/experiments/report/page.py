@@ -12,6 +12,8 @@ from .sections import Section
 from .style import inline_svg
 from .tables import outside, settings, sparseness, summary
 
+PERCENT, NO_BREAK = " %", "\u00a0%"
+
 
 def html(runs: Sequence[Evidence], parts: Iterable[Section]) -> str:
     """The whole page."""
@@ -76,7 +78,7 @@ def _opening(runs: Sequence[Evidence]) -> str:
 def _section(part: Section, table: str) -> str:
     figures = "\n".join(
         f'<figure id="picture-{escape(p.name)}"><h3>{escape(p.title)}</h3>\n{inline_svg(p)}\n'
-        f"<figcaption>{escape(p.caption)}</figcaption></figure>"
+        f"<figcaption>{escape(p.caption.replace(PERCENT, NO_BREAK))}</figcaption></figure>"
         for p in part.pictures
     )
     return f"""<section id="{part.name}">

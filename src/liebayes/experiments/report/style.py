@@ -53,7 +53,7 @@ _DEFAULTS: dict[str, Any] = {
     "figure.constrained_layout.use": True,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "legend.handlelength": 1.8,
+    "legend.handlelength": 1.5,
     "lines.linewidth": 1.6,
     "text.color": INK,
     "xtick.color": MUTED,
@@ -109,7 +109,7 @@ def new_figure(height: float) -> Figure:
     return figure
 
 
-def one_panel(height: float = 2.9) -> tuple[Figure, Axes]:
+def one_panel(height: float = 3.1) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH, height))
     return figure, figure.add_subplot()
 
@@ -141,6 +141,14 @@ def panel_title(axes: Axes, number: int, name: str, note: str) -> None:
     """The name of a run above its panel, and a figure under it."""
     axes.set_title(short(name, 26), pad=15, color=colour(number))
     axes.annotate(note, (0, 1), (0, 3), "axes fraction", "offset points", color=MUTED, size=8.5)
+
+
+def legend(figure: Figure, axes: Axes) -> None:
+    """The names of the runs above the axes, where they cover nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 1 if max(map(len, labels)) > 26 else 4 if len(labels) == 4 and sum(map(len, labels)) < 36 else 2
+    names = [short(label, 56 // columns) for label in labels]
+    figure.legend(handles, names, loc="outside upper left", ncols=columns, borderaxespad=0.2, columnspacing=1.4)
 
 
 def plain_numbers(axis: Axis) -> None:

@@ -47,7 +47,7 @@ def summary(runs: Sequence[Evidence]) -> str:
         note += "small: the point estimate alone."
     names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
     note += f" AUROC: how well predictive entropy tells {names} from test images."
-    return f'{_table([*words, *numbers], rows, "summary")}\n<p class="note">{escape(note.strip())}</p>'
+    return f'{_table([*words, *numbers], rows, "cards summary")}\n<p class="note">{escape(note.strip())}</p>'
 
 
 def outside(runs: Sequence[Evidence]) -> str:
@@ -102,8 +102,11 @@ def _comparison(runs: Sequence[Evidence], columns: Sequence[Column]) -> str:
     rows = []
     for run in runs:
         texts = [_number(value(run), form) for _, value, form, _ in columns]
-        rows.append([_run(run), *(_cell(text, kind="best" if text == b else "") for text, b in zip(texts, best, strict=True))])
-    return _scrolling(_table([_heading("Run"), *(_heading(column[0]) for column in columns)], rows))
+        cells = [
+            _cell(text, column[0], "best" if text == b else "") for text, column, b in zip(texts, columns, best, strict=True)
+        ]
+        rows.append([_run(run), *cells])
+    return _table([_heading("Run"), *(_heading(column[0]) for column in columns)], rows, "cards")
 
 
 def _best(values: Sequence[float | None], form: str, sign: int) -> str | None:
@@ -115,7 +118,7 @@ def _best(values: Sequence[float | None], form: str, sign: int) -> str | None:
 
 
 def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form).replace("%", " %")
+    return "–" if value is None else format(value, form).replace("%", "\u00a0%")
 
 
 def _run(run: Evidence) -> str:

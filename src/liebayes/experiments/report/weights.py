@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...metrics import sparsity
 from .evidence import Evidence
-from .style import MUTED, Picture, colour, in_style, line_style, one_panel, panel_title, panels, plain_numbers
+from .style import MUTED, Picture, colour, in_style, legend, line_style, one_panel, panel_title, panels, plain_numbers
 
 POINTS = 3000
 """Dots in one panel."""
@@ -30,7 +30,7 @@ def weight_histogram(runs: Sequence[Evidence]) -> Picture:
                   lw=1.4, label=run.name)  # fmt: skip
     axes.set(xlabel="weight", ylabel="% of weights", yscale="log", xlim=(-reach, reach))
     plain_numbers(axes.yaxis)
-    axes.legend(loc="upper right")
+    legend(figure, axes)
     found = {run.name: sparsity(run.effective_weights).below for run in runs}
     text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.items())
     caption = f"A high peak at zero with long tails is a sparse network. Smaller than 1 % of the largest weight: {text}."
@@ -51,7 +51,7 @@ def mass_curve(runs: Sequence[Evidence]) -> Picture:
     axes.plot([0, 100], [0, 100], color=MUTED, lw=0.6, ls="--")
     axes.axhline(90, color=MUTED, lw=0.6, ls=":")
     axes.set(xlim=(0, 100), ylim=(0, 101), xlabel="% of the weights, the largest first", ylabel="% of Σ|w|")
-    axes.legend(loc="lower right")
+    legend(figure, axes)
     sparsest = min(runs, key=lambda run: sparsity(run.effective_weights).mass_share)
     share = sparsity(sparsest.effective_weights).mass_share
     caption = (
@@ -80,7 +80,7 @@ def scale_histogram(runs: Sequence[Evidence]) -> list[Picture]:
     axes.set(xlabel="standard deviation of a weight", ylabel="% of weights", xscale="log", yscale="log")
     plain_numbers(axes.xaxis)
     plain_numbers(axes.yaxis)
-    axes.legend(loc="upper left")
+    legend(figure, axes)
     caption = (
         "The additive group cannot change the width of its base, so all weights share one. The affine group learns a width "
         "for each weight: wide where the loss does not care. The multiplicative group ties it to the weight's size."
