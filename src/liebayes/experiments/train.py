@@ -47,6 +47,7 @@ def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[
     The posterior is in ...
     >>> lines[-1]["test_accuracy"] > 0.8
     True
+    >>> folder.cleanup()
     """
     own = None if dataset is None else as_dataset(dataset)
     if own is not None:
