@@ -16,6 +16,7 @@ from liebayes import data
 from liebayes.cli import main
 from liebayes.experiments import SettingsError, TrainSettings, train
 from liebayes.experiments.report import gather, sections, write_pictures, write_report
+from liebayes.experiments.report.curves import learning_curve
 from liebayes.experiments.report.outside import MADE, outside_images
 from liebayes.metrics import auroc
 
@@ -137,6 +138,15 @@ def test_features_are_sorted_by_activation_and_weights_are_the_networks(folder: 
     )
     expected = 100 * float(point[names[0]].sum() / (point[names[0]].sum() + point[names[1]].sum()))
     assert f"{expected:.0f} %" in pictures["signs-multiplicative"].caption
+
+
+def test_every_curve_has_numbers_at_its_axis(folder: Path) -> None:
+    (run,) = gather(runs(folder, "affine"))
+    for change in (1e-4, 0.01, 0.5, 0.99, 0.9999):  # how much of the first value is lost until the last
+        run.lines[-1].update({f"{k}_nll": (1 - change) * run.lines[0]["test_nll"] for k in ("test", "point")})
+        axes = learning_curve([run], "nll").figure.axes[0]
+        low, high = axes.get_ylim()
+        assert 2 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 9
 
 
 def test_auroc_is_that_of_the_predictions(folder: Path) -> None:

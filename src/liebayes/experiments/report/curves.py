@@ -74,10 +74,12 @@ def _plain_log(axes: Axes) -> None:
     low, high = axes.get_ylim()
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
-    for steps in ([1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8], [s / 10 for s in range(10, 100)]):
+    for steps in ([1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8]):
         if len(ticks) < 3:
             ticks = [t for t in (s * 10.0**e for e in powers for s in steps) if low <= t <= high]
-    axes.set_yticks(ticks if len(ticks) < 9 else ticks[:: len(ticks) // 4])
+    if len(ticks) < 3:  # a small part of a decade is as good as linear
+        ticks = [t for t in MaxNLocator(4).tick_values(low, high) if low <= t <= high]
+    axes.set_yticks(ticks)
     plain_numbers(axes.yaxis)
 
 
