@@ -20,8 +20,9 @@ def all_finite(parameters: list[Tensor]) -> bool:
     gradients = [gradient for gradient in gradients if gradient.numel()]
     if not gradients:
         return True
-    norms = torch._foreach_norm(gradients, float("inf"))  # pyright: ignore[reportPrivateImportUsage]
-    return all(bool(torch.isfinite(norm)) for norm in norms)
+    # A sum is finite only if all its numbers are, and by far the quickest to take.
+    sums = [gradient.sum(dtype=torch.float64 if gradient.dtype == torch.float64 else torch.float32) for gradient in gradients]
+    return all(bool(torch.isfinite(total)) for total in sums)
 
 
 def require_dense(groups: list[dict[str, Any]]) -> None:

@@ -373,7 +373,8 @@ class LieGroupBLR(Optimizer):
         return sum(loss.detach() if isinstance(loss, Tensor) else loss for loss in losses) / len(losses)
 
     def _refuse_stray_gradients(self, parameters: list[Tensor]) -> None:
-        if any(p.grad is not None and self._stray.same_tensor(p) for p in parameters):
+        # Gradients that were there and that no backward has touched since are the user's own, and count as they are.
+        if any(p.grad is not None and self._stray.same_tensor(p) and self._marks.changed(p) for p in parameters):
             self._forget()
             raise RuntimeError(
                 "Gradients were taken at the point the module holds, and those of a sample were added to them. Run every "

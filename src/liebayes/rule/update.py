@@ -10,7 +10,6 @@ are absorbed: their α is this one divided by c_X.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -119,7 +118,11 @@ def _largest_coordinates(blocks: list[Tensor]) -> list[float] | None:
     """The largest coordinate of each block; unknown on a GPU, which would have to be waited for."""
     if blocks[0].device.type != "cpu":
         return None
-    return [float(torch.linalg.vector_norm(block, math.inf)) if block.numel() else 0.0 for block in blocks]
+    sizes = []
+    for block in blocks:
+        low, high = (float(x) for x in torch.aminmax(block)) if block.numel() else (0.0, 0.0)  # both NaN if one number is
+        sizes.append(max(-low, high))
+    return sizes
 
 
 def _all_within(sizes: list[float], max_step: Any) -> bool:
