@@ -49,6 +49,10 @@ class Base(ABC):
             leaf = x.detach().requires_grad_()
             return torch.autograd.grad(self.log_prob(leaf).sum(), leaf)[0]
 
+    def add_score(self, gradient: Tensor, x: Tensor, weight: float) -> Tensor:
+        """gradient + weight·s(x)."""
+        return gradient.add(self.score(x), alpha=weight)
+
     # Moments. A base without one says so where it is asked for.
 
     @property

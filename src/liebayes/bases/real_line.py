@@ -50,6 +50,9 @@ class Normal(Base):
     def score(self, x: Tensor) -> Tensor:
         return x * (-1 / self.scale**2)
 
+    def add_score(self, gradient: Tensor, x: Tensor, weight: float) -> Tensor:
+        return gradient.add(x, alpha=-weight / self.scale**2)
+
     @property
     def mean(self) -> float:
         return 0.0

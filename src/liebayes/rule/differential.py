@@ -33,5 +33,5 @@ def differential_by_samples(group: LieGroup[E], base: Base, e: E, epsilon: Tenso
     The base's density must vanish at its edges.
     """
     if temperature != 0:
-        gradient = gradient.add(base.score(epsilon), alpha=temperature)
+        gradient = base.add_score(gradient, epsilon, temperature)
     return group.pullback_at_identity(e, epsilon, gradient)

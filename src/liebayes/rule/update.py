@@ -120,8 +120,11 @@ def _largest_coordinates(blocks: list[Tensor]) -> list[float] | None:
         return None
     sizes = []
     for block in blocks:
-        low, high = (float(x) for x in torch.aminmax(block)) if block.numel() else (0.0, 0.0)  # both NaN if one number is
-        sizes.append(max(-low, high))
+        if block.numel():
+            low, high = torch.aminmax(block)  # both NaN if one number is
+            sizes.append(max(-low.item(), high.item()))
+        else:
+            sizes.append(0.0)
     return sizes
 
 

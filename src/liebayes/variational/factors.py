@@ -71,7 +71,7 @@ class Factor:
         """θ = g·ε, ready for a gradient: in θ itself for affine actions, whose Jacobian has a closed form, otherwise in ε."""
         if self.group.affine_action:
             theta, transpose = self.group.act_with_transpose(g, epsilon)
-            theta = theta.detach().requires_grad_()
+            theta.requires_grad_()
             return Leaf(theta, theta, transpose, None)
         leaf = epsilon.detach().requires_grad_()
         return Leaf(leaf, self.group.act(g, leaf), lambda gradient: gradient, self.group.log_jacobian(g, leaf))

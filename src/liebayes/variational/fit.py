@@ -280,13 +280,14 @@ def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..
     """The energy of every sample."""
     if not vectorize:
         return lambda *leaves: torch.stack([energy(*sample) for sample in zip(*leaves, strict=True)])
-    vectorized = torch.func.vmap(energy, randomness="different")
+    public, short = torch.func.vmap(energy, randomness="different"), short_vmap(energy)
+    vectorized = public
 
     def energies(*leaves: Tensor) -> Tensor:
         nonlocal vectorized
         try:
             values = vectorized(*leaves)
-            vectorized = short_vmap(energy)  # after one call of the public one, which loads what it needs
+            vectorized = short  # after one call of the public one, which loads what it needs
             return values
         except RuntimeError as error:
             if "vmap" not in str(error):
