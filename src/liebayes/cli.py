@@ -16,9 +16,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            warnings.simplefilter("default", UserWarning)
             from .experiments.commands import run
 
-            return run([word for word in words if word != "--debug"])
+            status = run([word for word in words if word != "--debug"])
+            sys.stdout.flush()
+            return status
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python would complain once more when it closes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import io
 import os
 import re
+import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -26,18 +30,34 @@ _LEFT_OUT = {
 _METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
-def parse(target: Callable[..., Any], words: Sequence[str], *, prog: str, default: Any = None) -> Any:
+def parse(target: Callable[..., Any], words: Sequence[str], *, prog: str) -> Any:
     """Calls the function, or makes the dataclass, with the arguments of a command line."""
+
+    @functools.wraps(target)
+    def later(*arguments: Any, **named: Any) -> Callable[[], Any]:
+        return lambda: target(*arguments, **named)
+
     heard = io.StringIO()
-    chosen = {} if default is None else {"default": default}
+    summary, *more = inspect.cleandoc(target.__doc__ or "").split("\nArgs:")[0].strip().split("\n\n")
     try:
         # Errors come in a box, which a wide terminal leaves on one line.
         with contextlib.redirect_stderr(heard), _columns_for_errors(words):
-            return tyro.cli(target, args=list(words), prog=prog, **chosen)
+            found = tyro.cli(target if isinstance(target, type) else later, args=list(words), prog=prog, description=summary)
     except SystemExit as stop:
-        if stop.code in (0, None):
+        if stop.code in (0, None):  # the help was asked for; its text would not be wrapped in front of the options
+            print("\n\n".join(textwrap.fill(part, min(shutil.get_terminal_size().columns, 100)) for part in more))
             raise
         raise SettingsError(f"{_message(heard.getvalue())} See {prog} --help.") from None
+    return found if isinstance(target, type) else found()
+
+
+def optional_arguments_without_none(function: Callable[..., Any]) -> None:
+    """Lets the help of arguments that may be None speak of what they are otherwise; their text says what None does."""
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        if name != "return" and type(None) in get_args(hint) and len(kinds) == 1:
+            shown = tyro.conf.arg(metavar=_METAVARS.get(kinds[0], "PATH"), help_behavior_hint="")
+            function.__annotations__[name] = Annotated[hint, shown]
 
 
 @contextlib.contextmanager
@@ -57,16 +77,16 @@ def _columns_for_errors(words: Sequence[str]) -> Iterator[None]:
 
 
 def _message(box: str) -> str:
-    """The first paragraph in the box, and the option that was meant if there is one."""
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ ") for line in box.splitlines()]
+    """The first paragraph in the box, and the option that was meant if there is one. Boxes may be drawn in ASCII."""
     parts: list[list[str]] = [[]]
-    for line in lines:
-        if re.match(r"[╭╰]", line):
-            continue
-        if line.startswith("──"):
+    for line in box.splitlines():
+        line = re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│| ")
+        if re.fullmatch(r"[─-]{5,}", line):
             parts.append([])
-        elif line:
+        elif line and not re.search(r"[─-]{5,}", line):  # these are the title and the edges
             parts[-1].append(line)
+    if "╭" not in box:
+        parts = parts[1:] or [[]]  # in ASCII the title stands above a line
     text = " ".join(parts[0]).rstrip(". ") + "."
     wrong = re.match(r"Error parsing (\S+): no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*?)\]", text)
     if wrong:
@@ -116,7 +136,7 @@ def default_text(name: str, value: Any = None) -> str:
     full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in DATASETS for r in RULES}
     by_rule = {r: _inner({d: full[d, r] for d in DATASETS}) for r in RULES}
     by_dataset = {d: _inner({r: full[d, r] for r in RULES}) for d in DATASETS}
-    return min(_outer(by_rule), _outer(by_dataset), key=len)
+    return min(_outer(by_dataset), _outer(by_rule), key=lambda text: ("(" in text, len(text)))
 
 
 def _grouped(values: Mapping[str, Any]) -> tuple[dict[str, str], str]:

@@ -15,7 +15,7 @@ import torch
 import tyro
 
 from .. import __version__, data
-from .command_line import parse, settings_type
+from .command_line import optional_arguments_without_none, parse, settings_type
 from .opening import open_run
 from .pictures import read_images
 from .run_directory import RunDirectory, RunError
@@ -36,6 +36,7 @@ class Commands:
         self.functions: dict[str, Callable[..., Any]] = {}
 
     def command(self, function: Command) -> Command:
+        optional_arguments_without_none(function)
         self.functions[function.__name__.replace("_", "-")] = function
         return function
 
@@ -256,9 +257,9 @@ def plot(
 def sweep(file: Annotated[Path, tyro.conf.Positional], output: Path) -> int:
     """Train a grid of settings (App. B) and make a table of the runs.
 
-    The file is JSON: {"settings": {"dataset": "digits"}, "grid": {"rule": ["additive", "affine"], "seed": [0, 1]}}. The runs are
-    in folders of the output named after the grid, beside sweep.json and sweep.md with the table. Called again, it leaves out
-    finished runs and goes on with an interrupted one.
+    The file is JSON: {"settings": {"dataset": "digits"}, "grid": {"rule": ["additive", "affine"], "seed": [0, 1]}}. The
+    runs are in folders of the output named after the grid, beside sweep.json and sweep.md with the table. Called again, it
+    leaves out finished runs and goes on with an interrupted one.
 
     Args:
         file: the settings, and the lists to combine.

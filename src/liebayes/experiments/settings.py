@@ -18,7 +18,10 @@ MetricName = Literal["absorbed", "fisher", "adaptive"]
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Train a posterior and leave it in a run directory. Settings left out have defaults for the data set and the rule."""
+    """Train a posterior and leave it in a run directory.
+
+    Settings left out have defaults for the data set and the rule.
+    """
 
     dataset: str = "digits"
     """digits (comes with the program), mnist, fashion-mnist, cifar10, cifar100, tinyimagenet, or a registered one."""
@@ -142,7 +145,7 @@ _ALIEN: dict[str, tuple[str, ...]] = {
 """What does not belong to a rule."""
 _IMAGES = {"model": "resnet20", "epochs": 30, "batch_size": 200, "augment": True}
 DATASETS: dict[str, dict[str, Any]] = {
-    "digits": {"model": "mlp", "epochs": 40, "batch_size": 32, "augment": False},
+    "digits": {"model": "mlp", "epochs": 20, "batch_size": 32, "augment": False},
     "mnist": {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False},
     "fashion-mnist": {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False},
     "cifar10": _IMAGES,
@@ -159,6 +162,8 @@ RULES: dict[Rule, dict[str, Any]] = {
                        "metric": "adaptive", "temperature": 0.01, "max_step": 0.2, "base": "Rayleigh(1.0)"},
 }  # fmt: skip
 _PAIRS: dict[tuple[str, str], dict[str, Any]] = {
+    # Chosen on the folds of benchmarks/digits.py: with 1, 2 and 4 samples the pooled NLL is 0.092, 0.074 and 0.071.
+    ("digits", "multiplicative"): {"prior_precision": 0.3, "mc_samples": 4},
     # The multiplicative network of Sec. 5.1 needs the regulariser of B.1 (a tenth of it), or weights run away.
     ("mnist", "multiplicative"): {"lr": 0.03, "prior_precision": 25.0, "temperature": 0.006},
     ("fashion-mnist", "multiplicative"): {"lr": 0.03, "prior_precision": 25.0, "temperature": 0.006},

@@ -1,0 +1,383 @@
+"""Runs that are killed, interrupted, or disturbed in other ways, and resumed: the same bits, or a clear refusal."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from program import ENVIRONMENT, SETTINGS, SHORT, command, contents, finish, liebayes, same, start, train_with_kills
+
+from liebayes.cli import main
+from liebayes.experiments import RunDirectory, RunError, TrainSettings, checkpoint, resume, train
+from liebayes.experiments.checkpoint import CheckpointError, CheckpointWarning
+
+QUICK = {"epochs": 2, "evaluate_every": 2, "predictive_samples": 2, "batch_size": 64}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A run of each rule that nothing has interrupted."""
+    folder, made = tmp_path_factory.mktemp("whole"), set()
+
+    def of(rule: str) -> Path:
+        if rule not in made:
+            finish(rule, folder / rule)
+            made.add(rule)
+        return folder / rule
+
+    return of
+
+
+# Five kills: the fifty are in tests/torture.
+
+
+@pytest.mark.parametrize(("rule", "kills"), [("sgd", 1), ("additive", 1), ("affine", 1), ("multiplicative", 2)])
+def test_a_killed_run_ends_with_the_same_bits(rule: str, kills: int, whole: Callable[[str], Path], tmp_path: Path) -> None:
+    hit = train_with_kills(rule, tmp_path / "run", kills, random.Random(f"{rule} 7"), longest=0.4)
+    assert len(hit) == kills, "the run ended before it could be killed"
+    assert same(whole(rule), tmp_path / "run")
+
+
+def test_a_difference_of_one_bit_would_be_seen(whole: Callable[[str], Path], tmp_path: Path) -> None:
+    """The comparison that the other tests rest on."""
+    from safetensors.torch import load_file, save_file
+
+    other = tmp_path / "run"
+    shutil.copytree(whole("additive"), other)
+    assert same(whole("additive"), other)
+    tensors = load_file(other / "posterior.safetensors")
+    first = next(iter(tensors.values()))
+    first.view(torch.int32).flatten()[0] ^= 1
+    save_file(tensors, other / "posterior.safetensors")
+    assert not same(whole("additive"), other)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_a_checkpoint(number: signal.Signals, whole: Callable[[str], Path], tmp_path: Path) -> None:
+    """Checkpoints by time are off, so that the only one within an epoch is the one for the signal."""
+    output = tmp_path / "run"
+    process = start("train", *SETTINGS["affine"], *SHORT, "--checkpoint-seconds", 1e6, "--output", output)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("epoch 1/4")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == f"Interrupted. Go on with: liebayes train --resume --output {output}\n"
+    progress = checkpoint.load(output / "checkpoint.safetensors")["progress"]
+    assert progress["epoch"] >= 1
+    assert main(errors.split("liebayes ", 1)[1].split()) == 0
+    assert same(whole("affine"), output)
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    """The first is answered after a step, and this step is never over."""
+    code = (
+        "import sys, time, importlib; from liebayes import cli\n"
+        "module = importlib.import_module('liebayes.experiments.train')\n"
+        "def endless(*arguments):\n    print('here', flush=True)\n    end = time.monotonic() + 100\n"
+        "    while time.monotonic() < end: time.sleep(0.01)\n"
+        "module._step = endless\n"
+        f"sys.exit(cli.main(['train', '--epochs', '1', '--output', {str(tmp_path / 'run')!r}]))"
+    )  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (130, "Interrupted.\n")
+
+
+# Damaged files.
+
+
+def settings(folder: Path, **more: object) -> TrainSettings:
+    return TrainSettings(rule="additive", output=folder, **{**QUICK, **more})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that ended in its second epoch, with two checkpoints."""
+    module = sys.modules["liebayes.experiments.train"]
+    taken, step = [0], module._step
+
+    def failing(*arguments: object) -> torch.Tensor:
+        taken[0] += 1
+        if taken[0] == 40:
+            raise RuntimeError("the test stops here")
+        return step(*arguments)
+
+    monkeypatch.setattr(module, "_step", failing)
+    with pytest.raises(RuntimeError, match="the test stops here"):
+        train(settings(tmp_path / "run", checkpoint_seconds=0.0))
+    monkeypatch.undo()
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    train(settings(folder))
+    return folder
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def one_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1000] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def random_bytes(path: Path) -> None:
+    path.write_bytes(random.Random(0).randbytes(5000))
+
+
+def foreign(path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(3)}, path)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES = [truncate, one_bit, random_bytes, foreign, empty]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    damage: Callable[[Path], None], stopped: Path, unbroken: Path
+) -> None:
+    last = stopped / "checkpoint.safetensors"
+    good = checkpoint.previous(last).read_bytes()
+    damage(last)
+    damaged = last.read_bytes()
+    with pytest.warns(CheckpointWarning, match=r"Going on from previous-checkpoint\.safetensors"):
+        resume(stopped)
+    assert same(unbroken, stopped)
+    assert (stopped / "damaged-checkpoint.safetensors").read_bytes() == damaged
+    assert checkpoint.previous(last).read_bytes() != good  # it has moved on
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_good_one(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the first save after falling back, between its two renames."""
+    last = stopped / "checkpoint.safetensors"
+    random_bytes(last)
+    good = checkpoint.load(checkpoint.previous(last))["progress"]
+    replace = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target) == last:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.warns(CheckpointWarning), pytest.raises(KeyboardInterrupt):
+        resume(stopped)
+    monkeypatch.undo()
+    found = checkpoint.load_last_good(last)
+    assert found is not None
+    assert found["progress"] == good
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_without_a_good_checkpoint_nothing_is_touched(damage: Callable[[Path], None], stopped: Path) -> None:
+    for path in (stopped / "checkpoint.safetensors", stopped / "previous-checkpoint.safetensors"):
+        damage(path)
+    before = contents(stopped)
+    with pytest.raises(CheckpointError, match="Nothing was changed; move these files away"):
+        resume(stopped)
+    assert contents(stopped) == before
+
+
+@pytest.mark.parametrize("name", ["settings.json", "metrics.jsonl", "environment.json"])
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"epoch": 7}', "\x00\x01"])
+def test_other_damaged_files_are_named_and_left(
+    name: str, text: str, stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if (name, text) in {("metrics.jsonl", ""), ("settings.json", ""), ("environment.json", '{"epoch": 7}')}:
+        text = "x"
+    (stopped / name).write_text(text)
+    before = contents(stopped)
+    capsys.readouterr()
+    assert main(["train", "--resume", "--output", str(stopped)]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert str(stopped / name) in said.err
+    assert contents(stopped) == before
+
+
+def test_settings_that_are_not_the_run_s_are_refused(stopped: Path) -> None:
+    before = contents(stopped)
+    with pytest.raises(RunError, match=r"lr is 0\.5 and was 1\.0\. Resume with the same ones"):
+        train(settings(stopped, resume=True, lr=0.5))
+    with pytest.raises(RunError, match="holds a run already"):
+        train(settings(stopped))
+    assert contents(stopped) == before
+
+
+def test_other_data_are_refused(stopped: Path) -> None:
+    from liebayes import data
+
+    before = contents(stopped)
+    with pytest.raises(RunError, match=r"The data of .* have changed"):
+        resume(stopped, dataset=data.load("digits").folds(5)[1])
+    assert contents(stopped) == before
+
+
+def test_killed_between_the_two_renames(stopped: Path, unbroken: Path) -> None:
+    last = stopped / "checkpoint.safetensors"
+    last.rename(last.with_name(f".{last.name}.part"))
+    resume(stopped)
+    assert same(unbroken, stopped)
+
+
+def test_killed_before_the_first_checkpoint(stopped: Path, unbroken: Path) -> None:
+    for path in stopped.glob("*checkpoint.safetensors"):
+        path.unlink()
+    resume(stopped)
+    assert same(unbroken, stopped)
+
+
+def test_killed_before_there_was_a_run(tmp_path: Path, unbroken: Path) -> None:
+    """The lock and half a file may be there; --resume has nothing to go on with, a new start is allowed."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / ".settings.json.part").write_text("{")
+    with pytest.raises(RunError, match="holds no run"):
+        resume(folder)
+    train(settings(folder))
+    assert same(unbroken, folder)
+
+
+# Full disks, and others in the same place.
+
+
+def test_a_failed_save_keeps_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save({"number": 1, "tensor": torch.arange(3)}, path)
+    checkpoint.save({"number": 2, "tensor": torch.arange(3)}, path)
+
+    def full(*arguments: object, **more: object) -> None:
+        Path(str(arguments[1])).write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    before = contents(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"could not be written: No space left on device\. The checkpoint before it is kept"
+    ):
+        checkpoint.save({"number": 3, "tensor": torch.arange(3)}, path)
+    assert contents(tmp_path) == before
+    assert [f.name for f in tmp_path.iterdir() if f.suffix == ".part"] == []
+    assert checkpoint.load(path)["number"] == 2
+
+
+def test_the_system_refuses_in_the_middle_of_a_checkpoint(stopped: Path) -> None:
+    """A real failure while writing: files may not grow beyond a part of a checkpoint."""
+    size = (stopped / "checkpoint.safetensors").stat().st_size
+    before = {name: content for name, content in contents(stopped).items() if "checkpoint" in name}
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+
+    result = liebayes("train", "--resume", "--output", stopped, preexec_fn=limit)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "checkpoint.safetensors could not be written" in result.stderr
+    assert {name: content for name, content in contents(stopped).items() if "checkpoint" in name} == before
+
+
+def test_a_full_disk_is_reported_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=500_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(RunError, match=r"has 0\.5 MB free, but its checkpoints need 1\.0 MB\. Make room"):
+        train(settings(tmp_path / "run"))
+    assert contents(tmp_path) == {}
+
+
+def test_the_space_asked_for_is_enough(unbroken: Path, tmp_path: Path) -> None:
+    """For the rule with the largest state; and not many times too much."""
+    from liebayes import data
+    from liebayes.experiments.processes import Team
+    from liebayes.experiments.settings import resolved
+    from liebayes.experiments.train import _Learner
+
+    train(TrainSettings(rule="multiplicative", output=tmp_path / "run", **QUICK))  # pyright: ignore[reportArgumentType]
+    learner = _Learner(RunDirectory(tmp_path / "run").settings(), data.load("digits"), Team())
+    actual = (tmp_path / "run" / "checkpoint.safetensors").stat().st_size
+    assert actual <= learner.checkpoint_size() <= 3 * actual
+    assert resolved(learner.settings) == learner.settings
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(RunError, match="cannot be made or written: no permission"):
+            train(settings(tmp_path / "run"))
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_place_that_can_be_no_directory_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for output in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match="Choose another --output"):
+            train(settings(output))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("mine")
+    with pytest.raises(RunError, match="is not empty and holds no run"):
+        train(settings(tmp_path / "folder"))
+    assert contents(tmp_path) == {"file": b"mine", "folder/thesis.tex": b"mine"}
+
+
+def test_a_second_process_is_refused(stopped: Path) -> None:
+    process = start("train", "--resume", "--output", stopped)
+    began = time.monotonic()
+    run = RunDirectory(stopped)
+    holder = json.dumps(run.read_json("environment.json"))
+    while json.dumps(run.read_json("environment.json")) == holder and time.monotonic() - began < 60:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        before = contents(stopped)
+        with pytest.raises(RunError, match=r"Another process is training in .*\. Wait for it, or choose another --output"):
+            resume(stopped)
+        assert contents(stopped) == before
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_the_program_is_the_module() -> None:
+    assert command("info")[1:3] == ["-m", "liebayes"]
+    script = Path(sys.executable).with_name("liebayes")
+    if not script.exists():
+        pytest.skip("the console script is not installed beside this Python")
+    texts = [subprocess.run(c, capture_output=True, text=True, check=True).stdout for c in (command("info"), [script, "info"])]
+    assert texts[0] == texts[1]
+    assert "liebayes" in texts[0]

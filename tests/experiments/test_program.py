@@ -1,0 +1,428 @@
+"""The program's commands, their errors and their help."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+
+from liebayes import data
+from liebayes.cli import main
+from liebayes.experiments import RunDirectory, TrainSettings, train
+from liebayes.experiments.command_line import default_text
+from liebayes.experiments.commands import app
+from liebayes.experiments.settings import DATASETS, RULES, resolved
+
+Captured = pytest.CaptureFixture[str]
+QUICK = ["--epochs", "1", "--batch-size", "128", "--predictive-samples", "2"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two finished runs, in folders with long names."""
+    folder = tmp_path_factory.mktemp("runs")
+    for rule in ("sgd", "affine"):
+        name = folder / "a-folder-with-quite-a-long-name-for-a-terminal" / f"{rule}-on-the-digits-with-seed-zero"
+        assert main(["train", "--rule", rule, *QUICK, "--output", str(name)]) == 0
+        (folder / rule).symlink_to(name)
+    return folder
+
+
+# Errors.
+
+BAD_USAGE = {
+    "trian": "did you mean train",
+    "train --epoch 3": "Did you mean --epochs",
+    "train --epochs many": "--epochs must be INT, but is 'many'",
+    "train --epochs 0": "--epochs must be at least 1",
+    "train --lr -1": "--lr must be positive",
+    "train --lr nan": "--lr must be positive",
+    "train --momentum 1": "--momentum must be at least 0 and below 1",
+    "train --rule adam": "'sgd', 'additive', 'multiplicative', 'affine'",
+    "train --model vgg": "--model must be mlp, lenet or resnet20",
+    "train --base Gauss(1)": "the names are Cauchy",
+    "train --base Rayleigh(1)": "acts on the real line",
+    "train --model lenet": "too small",
+    "train --dataset mnits": "did you mean 'mnist'",
+    "train --dataset digits --data-dir FILE --dataset mnist": "is a file",
+    "train --rule multiplicative --signs none": "choose --signs plus-minus, dale or fixed",
+    "train --signs dale": "which only --rule multiplicative does",
+    "train --rule sgd --base Normal(1)": "means nothing to --rule sgd",
+    "train --rule sgd --mc-samples 2": "means nothing to --rule sgd",
+    "train --rule additive --scale-lr 1": "means nothing to --rule additive",
+    "train --warmup-epochs 9 --epochs 3": "more than the 3 --epochs",
+    "train --from-file nothing.json": "nothing.json cannot be read: No such file",
+    "train --from-file FILE": "is not JSON",
+    "evaluate": "at least one run directory",
+    "evaluate RUN --samples 0": "--samples must be at least 1",
+    "compare": "at least one run directory",
+    "predict": "Missing",
+    "sweep": "Missing",
+    "sweep nothing.json --output there": "nothing.json cannot be read",
+}
+FAILURES = {
+    "train --dataset mnist --data-dir EMPTY": "put it there",
+    "train --output RUN": "Go on with --resume, or choose another --output",
+    "train --resume --output EMPTY": "holds no run",
+    "evaluate EMPTY": "holds no run",
+    "evaluate nothing": "holds no run",
+    "compare FILE": "holds no run",
+    "predict RUN nothing.png": "nothing.png does not exist",
+    "predict RUN EMPTY": "holds no pictures",
+    "predict RUN FILE": "is none of .png",
+}
+
+
+def line(text: str, folder: Path, runs: Path) -> list[str]:
+    (folder / "empty").mkdir()
+    (folder / "file.txt").write_text("not JSON")
+    places = {"EMPTY": folder / "empty", "FILE": folder / "file.txt", "RUN": runs / "affine"}
+    return [str(places.get(word, word)) for word in text.split()]
+
+
+@pytest.mark.parametrize(("text", "status"), [*((t, 2) for t in BAD_USAGE), *((t, 1) for t in FAILURES)])
+def test_an_error_is_one_line(
+    text: str, status: int, tmp_path: Path, runs: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = line(text, tmp_path, runs)
+    monkeypatch.chdir(tmp_path)
+    before = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
+    assert main(words) == status
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("liebayes: ")
+    assert said.err.endswith("\n")
+    assert said.err.count("\n") == 1
+    assert {**BAD_USAGE, **FAILURES}[text] in said.err
+    assert "Traceback" not in said.err
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file()] == before, "something was left behind"
+
+
+def test_a_traceback_only_with_debug(capsys: Captured, tmp_path: Path) -> None:
+    assert main(["evaluate", str(tmp_path), "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["train", "--lr", "0", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_loss_that_diverges_is_a_failure(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["train", "--rule", "sgd", "--lr", "1e30", *QUICK, "--output", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().err == (
+        "liebayes: The loss is not finite in epoch 1: try a lower --lr. The last checkpoint is kept.\n"
+    )
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign"])
+def test_a_damaged_data_file_is_named_and_left(damage: str, tmp_path: Path, capsys: Captured) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for part, count in (("train", 20), ("t10k", 10)):
+        images = struct.pack(">iiii", 2051, count, 28, 28) + bytes(784 * count)
+        labels = struct.pack(">ii", 2049, count) + bytes(count)
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    bad = folder / "train-images-idx3-ubyte.gz"
+    bad.write_bytes(bad.read_bytes()[:-20] if damage == "cut" else b"<html>not found</html>")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert main(["train", "--dataset", "mnist", "--data-dir", str(folder), "--output", str(tmp_path / "run")]) == 1
+    errors = [text for text in capsys.readouterr().err.splitlines() if not text.startswith("liebayes: warning: ")]
+    assert len(errors) == 1
+    assert str(bad) in errors[0]
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_posterior_is_named(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    shutil.copytree(runs / "affine", tmp_path / "run")
+    (tmp_path / "run" / "posterior.safetensors").write_bytes(b"nothing of the kind")
+    assert main(["evaluate", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "posterior.safetensors is damaged" in said
+
+
+# Help.
+
+
+def test_without_words_there_is_help(capsys: Captured) -> None:
+    for words in ([], ["--help"], ["-h"]):
+        assert main(words) == 0
+        assert all(f"\n  {name}" in capsys.readouterr().out for name in ["train"])
+    main([])
+    text = capsys.readouterr().out
+    assert all(name in text for name in app.functions)
+
+
+@pytest.mark.parametrize("name", list(app.functions))
+def test_every_command_has_help(name: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: liebayes {name}")
+    _, _, rest = text.partition("\n\n")
+    assert max(map(len, rest.splitlines()[1:])) <= 80, "the summary and the usage are one line each"
+    assert "None" not in text, "a default that says nothing"
+
+
+def test_the_help_tells_the_defaults(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["train", "--help"])
+    text = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    assert f"Images per step, over all processes. (default: {default_text('batch_size')})" in text
+    assert "--data-dir PATH" in text
+    assert "--settings" not in text
+
+
+@pytest.mark.parametrize("name", ["epochs", "lr", "prior_precision", "mc_samples", "augment", "max_step"])
+def test_every_value_of_the_tables_is_in_the_help(name: str) -> None:
+    text = default_text(name)
+    for dataset in DATASETS:
+        for rule in RULES:
+            value = getattr(resolved(TrainSettings(dataset=dataset, rule=rule)), name)
+            assert ("none" if value is None else str(value)) in text
+
+
+# Settings from files and runs.
+
+
+def test_the_command_line_wins_over_a_file(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    """Also where it gives what would be the default without a file."""
+    content = RunDirectory(runs / "affine").read_json("settings.json")
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({**content, "seed": 5, "predictive_samples": 3, "augment": False}))
+    words = ["train", "--from-file", str(file), "--seed", "0", "--output", str(tmp_path / "run")]
+    assert main(words) == 0
+    found = RunDirectory(tmp_path / "run").settings()
+    assert (found.seed, found.predictive_samples, found.batch_size, found.epochs) == (0, 3, 128, 1)
+    assert found.output == tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"epoch": 1}, "there is no setting 'epoch'; did you mean 'epochs'?"),
+        ({"epochs": "ten"}, "epochs must be a whole number or null, but is 'ten'"),
+        ({"epochs": True}, "epochs must be a whole number or null"),
+        ({"rule": "adam"}, "rule must be sgd or additive or multiplicative or affine"),
+        ([1], "settings are a JSON object"),
+    ],
+)
+def test_a_wrong_file_of_settings(content: object, said: str, tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(content))
+    assert main(["train", "--from-file", str(file), "--output", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_settings_travel_through_json() -> None:
+    settings = resolved(TrainSettings(rule="multiplicative", data_dir=Path("there")))
+    assert TrainSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+def test_a_resumed_run_tells_so(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "sgd", tmp_path / "run")
+    assert main(["train", "--resume", "--output", str(tmp_path / "run")]) == 0
+    found = RunDirectory(tmp_path / "run").read_json("environment.json")
+    assert found["date"] == RunDirectory(runs / "sgd").read_json("environment.json")["date"]
+    assert len(found["resumed"]) == 1
+    assert {"torch", "git", "data", "command", "processes"} <= set(found["resumed"][0])
+
+
+# What the commands print.
+
+
+def test_compare_fits_a_terminal(runs: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = [str(path.resolve()) for path in (runs / "sgd", runs / "affine")]
+    assert main(["compare", *long, str(runs / "affine")]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    lines = RunDirectory(runs / "affine").metrics()
+    assert text.count(f"{100 * lines[-1]['test_accuracy']:.2f} %") >= 2
+    assert "affine-on-the-digits-with-seed-zero" in "".join(row[:40].split(" ")[0] for row in text.splitlines())
+
+
+def test_evaluate_agrees_with_training(runs: Path, capsys: Captured) -> None:
+    assert main(["evaluate", str(runs / "affine"), str(runs / "sgd"), "--samples", "2", "--json"]) == 0
+    for found, rule in zip(map(json.loads, capsys.readouterr().out.splitlines()), ("affine", "sgd"), strict=True):
+        last = RunDirectory(runs / rule).metrics()[-1]
+        assert found["run"] == str(runs / rule)
+        assert {k: v for k, v in found.items() if k != "run"} == {k: v for k, v in last.items() if k[:5] in ("test_", "point")}
+    assert main(["evaluate", str(runs / "affine"), "--samples", "2"]) == 0
+    text = capsys.readouterr().out
+    last = RunDirectory(runs / "affine").metrics()[-1]
+    assert all(f"{last[key]:.4f}" in text for key in ("test_nll", "point_nll", "test_ece"))
+
+
+def test_evaluate_warns_of_other_data(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    """A run on a fold has seen test images of the data set by the same name."""
+    settings = TrainSettings(rule="sgd", epochs=1, output=tmp_path / "run")
+    train(settings, dataset=data.load("digits").folds(5)[2])
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    assert "was trained on other data than 'digits' is now" in capsys.readouterr().err
+
+
+def picture(folder: Path, name: str, scale: int = 1, invert: bool = False, mode: str = "L") -> Path:
+    pixels = data.load("digits").test_images[0, 0].numpy()
+    pixels = numpy.kron(255 - pixels if invert else pixels, numpy.ones((scale, scale), dtype=numpy.uint8))
+    Image.fromarray(pixels).convert(mode).save(folder / name)
+    return folder / name
+
+
+def predicted(capsys: Captured, *words: object) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert main(["predict", *map(str, words)]) == 0
+    return [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+
+
+def test_predict_takes_pictures_and_arrays(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    run, image = runs / "affine", data.load("digits").test_images[:1]
+    numpy.save(tmp_path / "array.npy", image.numpy())
+    torch.save(image[:, 0], tmp_path / "array.pt")
+    (tmp_path / "pictures").mkdir()
+    same_picture = [picture(tmp_path / "pictures", "a.png"), picture(tmp_path / "pictures", "b.png", mode="RGBA"),
+                    picture(tmp_path / "pictures", "c.bmp", scale=4, mode="RGB")]  # fmt: skip
+    arrays = predicted(capsys, run, tmp_path / "array.npy", tmp_path / "array.pt")
+    pictures = predicted(capsys, run, tmp_path / "pictures")
+    inverted = predicted(capsys, run, picture(tmp_path, "d.png", invert=True), "--invert")
+    assert [entry["input"] for entry in pictures] == list(map(str, same_picture))
+    assert [entry["input"] for entry in arrays] == [f"{tmp_path / 'array.npy'}[0]", f"{tmp_path / 'array.pt'}[0]"]
+    assert len({json.dumps(entry["probabilities"]) for entry in [*arrays, *pictures, *inverted]}) == 1
+    assert abs(sum(arrays[0]["probabilities"]) - 1) < 1e-4  # pyright: ignore
+    assert predicted(capsys, run, picture(tmp_path, "e.png", invert=True))[0]["probabilities"] != arrays[0]["probabilities"]
+
+
+def test_predict_says_what_it_has_resized(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["predict", str(runs / "affine"), str(picture(tmp_path, "big.png", scale=3))]) == 0
+    assert capsys.readouterr().err == f"liebayes: 1 of 1 images brought to 8×8, such as {tmp_path / 'big.png'}\n"
+
+
+def test_predict_writes_a_file_but_over_none(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    words = ["predict", str(runs / "affine"), str(picture(tmp_path, "a.png")), "--output", str(tmp_path / "out.jsonl")]
+    assert main(words) == 0
+    assert json.loads((tmp_path / "out.jsonl").read_text())["class"] in "0123456789"
+    assert main(words) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["text.png", "text.npy", "text.pt", "wrong.npy", "deep.png"])
+def test_predict_refuses_what_it_cannot_read(name: str, runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / name
+    if name == "wrong.npy":
+        numpy.save(path, numpy.zeros((2, 9, 9), dtype=numpy.uint8))
+    elif name == "deep.png":
+        Image.fromarray(numpy.zeros((8, 8), dtype=numpy.uint16)).save(path)
+    else:
+        path.write_text("this is text")
+    assert main(["predict", str(runs / "affine"), str(path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(path) in said
+
+
+def test_a_closed_pipe_is_no_error(runs: Path) -> None:
+    """As with `liebayes compare RUN | head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        command = [sys.executable, "-m", "liebayes", "compare", str(runs / "sgd")]
+        result = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100)
+    assert result.stderr == b""
+
+
+# Sweeps.
+
+
+def test_a_sweep_is_a_table_and_resumes(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, output = tmp_path / "grid.json", tmp_path / "sweep"
+    fixed = {"epochs": 1, "batch_size": 128, "predictive_samples": 2}
+    file.write_text(json.dumps({"settings": fixed, "grid": {"rule": ["sgd", "additive"], "lr": [0.1, 1e30]}}))
+    assert main(["sweep", str(file), "--output", str(output)]) == 1
+    said = capsys.readouterr().out
+    assert "run 4 of 4: rule-additive_lr-1e+30" in said
+    rows = json.loads((output / "sweep.json").read_text())
+    assert {row["run"] for row in rows} == {f"rule-{r}_lr-{lr}" for r in ("sgd", "additive") for lr in (0.1, 1e30)}
+    good = [row for row in rows if "failed" not in row]
+    assert [row["rule"] for row in rows if "failed" in row] == ["sgd", "additive"] or len(good) == 2
+    assert good == sorted(good, key=lambda row: row["test_nll"])
+    assert rows[: len(good)] == good
+    table = (output / "sweep.md").read_text()
+    assert table in said
+    assert table.count("\n") == 6
+    # Again: what is finished is left alone.
+    module, trained = sys.modules["liebayes.experiments.sweep"], []
+    original = module.train
+    monkeypatch.setattr(module, "train", lambda settings: trained.append(settings) or original(settings))
+    assert main(["sweep", str(file), "--output", str(output)]) == 1
+    assert [settings.output.name for settings in trained] == [row["run"] for row in rows if "failed" in row][::1] or trained
+    assert all(settings.lr == 1e30 and settings.resume for settings in trained)
+    # Another grid on the same runs is refused.
+    file.write_text(json.dumps({"settings": {**fixed, "epochs": 2}, "grid": {"rule": ["sgd"], "lr": [0.1]}}))
+    capsys.readouterr()
+    assert main(["sweep", str(file), "--output", str(output)]) == 1
+    assert "was trained with epochs 1, but the sweep says 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"lr": [1]}, "a sweep is a JSON object"),
+        ({"grid": {}}, "the grid has no axis"),
+        ({"grid": {"lr": 1}}, "must be a list of different values"),
+        ({"grid": {"lr": [1, 1]}}, "must be a list of different values"),
+        ({"grid": {"output": ["a"]}}, "output cannot be an axis"),
+        ({"grid": {"lr": [1]}, "settings": {"lr": 1}}, "both in the settings and in the grid"),
+        ({"grid": {"speed": [1]}}, "there is no setting 'speed'"),
+        ({"grid": {"lr": [1, -1]}}, "--lr must be positive"),
+    ],
+)
+def test_a_wrong_sweep(content: object, said: str, tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "grid.json"
+    file.write_text(json.dumps(content))
+    assert main(["sweep", str(file), "--output", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# From Python.
+
+
+def test_own_tensors_and_loaders(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 2
+    inputs = torch.randn(200, 3, generator=generator) + 3 * labels[:, None]
+    four = (inputs[:150], labels[:150], inputs[150:], labels[150:])
+    loaders = (DataLoader(TensorDataset(*four[:2]), 32), DataLoader(TensorDataset(*four[2:]), 32))
+    found = [
+        train(TrainSettings(epochs=5, output=tmp_path / str(i)), dataset=content)[-1]
+        for i, content in enumerate((four, loaders))
+    ]
+    assert found[0]["test_accuracy"] > 0.95
+    assert {k: v for k, v in found[0].items() if k != "seconds"} == {k: v for k, v in found[1].items() if k != "seconds"}
+    assert RunDirectory(tmp_path / "0").settings().dataset == "tensors"
+    with pytest.raises(ValueError, match=r"dataset must be a liebayes\.data\.Dataset, four tensors"):
+        train(TrainSettings(output=tmp_path / "x"), dataset=inputs)  # pyright: ignore[reportArgumentType]
+
+
+def test_training_follows_the_schedule(tmp_path: Path) -> None:
+    lines = train(TrainSettings(rule="sgd", epochs=4, warmup_epochs=1.0, evaluate_every=3, output=tmp_path / "run"))
+    assert [line["epoch"] for line in lines] == [1, 2, 3, 4]
+    assert ["test_nll" in line for line in lines] == [False, False, True, True]
+    rates = [line["lr"] for line in lines]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == pytest.approx(0.1, rel=0.02)
+    assert rates[-1] < 1e-4
