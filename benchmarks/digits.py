@@ -26,17 +26,20 @@ from liebayes.metrics import classification_metrics
 from liebayes.posterior import Posterior
 
 FOLDS = 5
+TUNED_SGD = {"prior_precision": 1.0, "lr": 0.14}
+"""SGD with the regulariser and the step of the additive and affine rules: what of their lead is due to these."""
 RESULTS = Path(__file__).parents[1] / "results" / "digits.json"
 
 
-def cross_validate(rule: Rule, folder: Path, seed: int = 0) -> dict[str, Any]:
+def cross_validate(rule: Rule, folder: Path, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """The figures of a rule over all folds, of the predictive marginal and of the point estimate."""
+    folder = folder / "-".join([rule, str(seed), *changes])
     began, accuracies = time.process_time(), []
     marginal, point, labels = [], [], []
     settings = None
     for number, fold in enumerate(data.load("digits").folds(FOLDS)):
-        output = folder / f"{rule}-{seed}-{number}"
-        asked = TrainSettings(rule=rule, seed=seed, evaluate_every=10**6, output=output)
+        output = folder / str(number)
+        asked = TrainSettings(rule=rule, seed=seed, evaluate_every=10**6, output=output, **changes)
         accuracies.append(train(asked, dataset=fold)[-1]["test_accuracy"])
         settings = RunDirectory(output).settings()
         posterior = Posterior.load(RunDirectory(output).posterior, build_network(settings, fold))
@@ -81,6 +84,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seeds):
             found = {rule: cross_validate(rule, Path(folder), seed) for rule in RULES}
+            found |= {"sgd, tuned": cross_validate("sgd", Path(folder), seed, **TUNED_SGD)}
             results[f"seed {seed}"] = found
             print(f"seed {seed}\n{table(found)}", flush=True)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

@@ -122,3 +122,16 @@ def test_importing_the_package_loads_no_extra() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == f"{liebayes.__version__} []"
+
+
+def test_training_from_python_needs_no_program() -> None:
+    """The settings and the loop do without what only the command line needs."""
+    code = "import sys, liebayes.experiments; print([n for n in ('tyro', 'rich', 'matplotlib', 'PIL') if n in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
+
+
+def test_the_program_starts_without_loading_anything() -> None:
+    """`liebayes.cli` is imported by the console script before it is known what is to be done."""
+    assert modules(ROOT / "cli.py", False) <= {*sys.stdlib_module_names, "collections.abc"}
+    assert modules(ROOT / "cli.py", True) >= {"liebayes.experiments.commands"}

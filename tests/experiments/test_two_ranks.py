@@ -1,0 +1,122 @@
+"""Data-parallel runs as torchrun starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from program import ENVIRONMENT, same
+
+from liebayes.cli import main
+from liebayes.experiments import RunDirectory, checkpoint
+
+WORDS = ["--rule", "affine", "--epochs", "2", "--predictive-samples", "4"]
+
+
+def torchrun(*words: object, **more: object) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        _port(),
+        "-m",
+        "liebayes",
+    ]
+    return subprocess.Popen(
+        [*command, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+
+
+def _port() -> str:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes."""
+    output = tmp_path_factory.mktemp("ranks") / "two"
+    process = torchrun("train", *WORDS, "--output", output)
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert out.count("epoch 2/2") == 1, "one rank writes"
+    return output
+
+
+def test_two_processes_learn_as_well_as_one(two: Path, tmp_path: Path) -> None:
+    assert main(["train", *WORDS, "--output", str(tmp_path / "one")]) == 0
+    ours, theirs = (RunDirectory(path).metrics()[-1] for path in (two, tmp_path / "one"))
+    assert abs(ours["test_accuracy"] - theirs["test_accuracy"]) < 0.03
+    assert abs(ours["train_loss"] - theirs["train_loss"]) < 0.1
+    assert RunDirectory(two).read_json("environment.json")["processes"] == 2
+
+
+def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Path) -> None:
+    """Interrupted with two processes after the first epoch, resumed with one, and then with two again."""
+    output = tmp_path / "run"
+    process = torchrun("train", *WORDS, "--epochs", 3, "--checkpoint-seconds", 1e6, "--output", output)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("epoch 1/3")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert errors.count(f"Interrupted. Go on with: liebayes train --resume --output {output}") == 1
+    first = checkpoint.load(output / "checkpoint.safetensors")["progress"]
+    assert first["epoch"] >= 1
+    assert main(["train", "--resume", "--output", str(output)]) == 0
+    lines = RunDirectory(output).metrics()
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert lines[-1]["test_accuracy"] > 0.9
+    # From one to two: the last epoch again.
+    os.replace(output / "previous-checkpoint.safetensors", output / "checkpoint.safetensors")
+    (output / "posterior.safetensors").unlink()
+    process = torchrun("train", "--resume", "--output", output)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert (output / "posterior.safetensors").exists()
+    resumed = RunDirectory(output).read_json("environment.json")["resumed"]
+    assert [session["processes"] for session in resumed] == [1, 2]
+
+
+def test_two_processes_resume_to_the_bit(two: Path, tmp_path: Path) -> None:
+    """From the checkpoint after the first epoch."""
+    output = tmp_path / "run"
+    output.mkdir()
+    for name in ("settings.json", "environment.json"):
+        (output / name).write_bytes((two / name).read_bytes())
+    (output / "checkpoint.safetensors").write_bytes((two / "previous-checkpoint.safetensors").read_bytes())
+    process = torchrun("train", "--resume", "--output", output)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert same(two, output)
+
+
+def test_all_ranks_end_when_the_first_refuses(two: Path) -> None:
+    began = time.monotonic()
+    process = torchrun("train", *WORDS, "--output", two)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert errors.count("liebayes: ") == errors.count(f"liebayes: {two} holds a run already.") == 1
+    assert "Traceback (most recent call last):\n  File" not in errors.split("torch/distributed", 1)[0]
+    assert time.monotonic() - began < 90
+
+
+def test_a_wrong_batch_size_is_said_once(tmp_path: Path) -> None:
+    process = torchrun("train", *WORDS, "--batch-size", 33, "--output", tmp_path / "run")
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 1  # torchrun's own
+    assert errors.count("liebayes: ") == errors.count("must be a positive multiple of world_size 2") == 1
+    assert not (tmp_path / "run").exists()
+    assert json.dumps(errors)
