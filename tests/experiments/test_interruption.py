@@ -22,6 +22,7 @@ from program import ENVIRONMENT, SETTINGS, SHORT, command, contents, finish, lie
 from liebayes.cli import main
 from liebayes.experiments import RunDirectory, RunError, TrainSettings, checkpoint, resume, train
 from liebayes.experiments.checkpoint import CheckpointError, CheckpointWarning
+from liebayes.experiments.train import OtherEnvironmentWarning
 
 QUICK = {"epochs": 2, "evaluate_every": 2, "predictive_samples": 2, "batch_size": 64}
 
@@ -229,7 +230,7 @@ def test_other_damaged_files_are_named_and_left(
 
 def test_settings_that_are_not_the_run_s_are_refused(stopped: Path) -> None:
     before = contents(stopped)
-    with pytest.raises(RunError, match=r"lr is 0\.5 and was 1\.0\. Resume with the same ones"):
+    with pytest.raises(RunError, match=r"lr is 0\.5 and was 1\.4\. Resume with the same ones"):
         train(settings(stopped, resume=True, lr=0.5))
     with pytest.raises(RunError, match="holds a run already"):
         train(settings(stopped))
@@ -381,3 +382,19 @@ def test_the_program_is_the_module() -> None:
     texts = [subprocess.run(c, capture_output=True, text=True, check=True).stdout for c in (command("info"), [script, "info"])]
     assert texts[0] == texts[1]
     assert "liebayes" in texts[0]
+
+
+def test_another_environment_is_told(stopped: Path, unbroken: Path) -> None:
+    run = RunDirectory(stopped)
+    run.write_json("environment.json", {**run.read_json("environment.json"), "torch": "1.0"})
+    with pytest.warns(OtherEnvironmentWarning, match=r"is resumed with torch .* instead of 1\.0: its bits may differ"):
+        resume(stopped)
+    assert same(unbroken, stopped)
+
+
+def test_the_number_of_threads_is_a_setting(tmp_path: Path) -> None:
+    """And is torch's own again afterwards."""
+    before = torch.get_num_threads()
+    train(settings(tmp_path / "run", threads=2))
+    assert RunDirectory(tmp_path / "run").read_json("environment.json")["threads"] == 2
+    assert torch.get_num_threads() == before != 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from liebayes.experiments import RunDirectory, checkpoint
 WORDS = ["--rule", "affine", "--epochs", "2", "--predictive-samples", "4"]
 
 
-def torchrun(*words: object, **more: object) -> subprocess.Popen[str]:
+def torchrun(*words: object) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
@@ -109,7 +108,6 @@ def test_all_ranks_end_when_the_first_refuses(two: Path) -> None:
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 1
     assert errors.count("liebayes: ") == errors.count(f"liebayes: {two} holds a run already.") == 1
-    assert "Traceback (most recent call last):\n  File" not in errors.split("torch/distributed", 1)[0]
     assert time.monotonic() - began < 90
 
 
@@ -119,4 +117,3 @@ def test_a_wrong_batch_size_is_said_once(tmp_path: Path) -> None:
     assert process.returncode == 1  # torchrun's own
     assert errors.count("liebayes: ") == errors.count("must be a positive multiple of world_size 2") == 1
     assert not (tmp_path / "run").exists()
-    assert json.dumps(errors)

@@ -69,6 +69,8 @@ class TrainSettings:
     """A checkpoint is written after every epoch, and within an epoch when this much time has passed."""
     seed: int = 0
     """Fixes the first weights, the order of the data, the augmentation and all noise."""
+    threads: int | None = None
+    """CPU threads of each process; none leaves their number to torch. Small networks are faster with one."""
     compile: bool = False
     """Compile the network with torch.compile: slower to start, faster on large networks."""
     output: Path | None = None
@@ -145,7 +147,7 @@ _ALIEN: dict[str, tuple[str, ...]] = {
 """What does not belong to a rule."""
 _IMAGES = {"model": "resnet20", "epochs": 30, "batch_size": 200, "augment": True}
 DATASETS: dict[str, dict[str, Any]] = {
-    "digits": {"model": "mlp", "epochs": 20, "batch_size": 32, "augment": False},
+    "digits": {"model": "mlp", "epochs": 20, "batch_size": 32, "augment": False, "threads": 1},
     "mnist": {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False},
     "fashion-mnist": {"model": "mlp", "epochs": 20, "batch_size": 50, "augment": False},
     "cifar10": _IMAGES,
@@ -167,6 +169,8 @@ _PAIRS: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "affine"): {"prior_precision": 1.0, "lr": 1.4},
     # With 1, 2 and 4 samples the pooled NLL is 0.092, 0.074 and 0.071.
     ("digits", "multiplicative"): {"prior_precision": 0.3, "mc_samples": 4},
+    # Six layers of tanh: at a step of 1.0 the first epoch ends at 93 % on MNIST, at 0.5 at 96 %.
+    **{(d, r): {"lr": 0.5} for d in ("mnist", "fashion-mnist") for r in ("additive", "affine")},
     # The multiplicative network of Sec. 5.1 needs the regulariser of B.1 (a tenth of it), or weights run away.
     ("mnist", "multiplicative"): {"lr": 0.03, "prior_precision": 25.0, "temperature": 0.006},
     ("fashion-mnist", "multiplicative"): {"lr": 0.03, "prior_precision": 25.0, "temperature": 0.006},
@@ -196,7 +200,7 @@ def _require(s: TrainSettings) -> None:
         if value is not None and not (math.isfinite(value) and holds(value)):
             raise SettingsError(f"--{name.replace('_', '-')} must be {what}, but is {value}.")
 
-    for name in ("epochs", "batch_size", "mc_samples", "evaluate_every", "predictive_samples"):
+    for name in ("epochs", "batch_size", "mc_samples", "evaluate_every", "predictive_samples", "threads"):
         require(name, lambda value: value >= 1, "at least 1")
     for name in ("lr", "scale_lr", "max_step"):
         require(name, lambda value: value > 0, "positive")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[
     settings = resolved(settings)
     assert settings.output is not None
     run = RunDirectory(settings.output)
-    with team() as ranks, ExitStack() as stack:
+    with team() as ranks, _threads(settings.threads), ExitStack() as stack:
         with ranks.together():
             if ranks.writes:
                 run.require_fit(settings.resume)
@@ -129,6 +130,10 @@ class InterruptedRunError(RunError):
     """The run was asked to stop; its checkpoint is written."""
 
 
+class OtherEnvironmentWarning(UserWarning):
+    """A run is resumed elsewhere, or with another number of processes or threads."""
+
+
 def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
     settings, model, optimizer, batches, progress, ranks = (
         learner.settings, learner.model, learner.optimizer, learner.batches, learner.progress, learner.ranks
@@ -200,6 +205,17 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
     return progress.lines
 
 
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """A part of the settings because another number may round otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _step(optimizer: torch.optim.Optimizer, network: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -260,6 +276,12 @@ def _open_files(run: RunDirectory, learner: _Learner) -> None:
     if learner.settings.resume:
         checkpoint.set_damaged_aside(run.checkpoint)
         first = run.read_json("environment.json")
+        changed = [
+            name for name in ("liebayes", "torch", "threads", "processor", "processes") if first.get(name) != here[name]
+        ]
+        if changed:
+            text = ", ".join(f"{name} {here[name]} instead of {first.get(name)}" for name in changed)
+            warnings.warn(f"{run.path} is resumed with {text}: its bits may differ.", OtherEnvironmentWarning, stacklevel=2)
         here = {**first, "resumed": [*first.get("resumed", []), here]}
     # settings.json comes last: with it a run has started, and can be resumed.
     run.write_json("environment.json", here)
