@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .. import data
@@ -245,30 +245,28 @@ def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_si
 
 def _restore(run: RunDirectory, learner: _Learner) -> None:
     """Takes up the newest good checkpoint, if settings and data are those it was written with. Nothing is written."""
-    run.settings()
     run.metrics()
-    print_now, print_then = fingerprint(learner.dataset), run.read_json("environment.json").get("data")
-    if print_now != print_then:
-        raise RunError(
-            f"The data of {run.path} have changed: {print_then} then, {print_now} now. Bring back those it was started with."
-        )
+    now, then = fingerprint(learner.dataset), run.read_json("environment.json").get("data")
+    if now != then:
+        raise RunError(f"The data of {run.path} have changed: {then} then, {now} now. Bring back those it was started with.")
+    _require_same(learner.settings, run.settings().to_json(), run.path)
     tree = checkpoint.load_last_good(run.checkpoint)
     if tree is None:
         return  # interrupted before the first checkpoint: from the start
-    # These may differ: they do not change what is computed.
-    free = {"resume", "output", "data_dir", "checkpoint_seconds"}
-    differing = {k: (v, tree["settings"].get(k)) for k, v in learner.settings.to_json().items()
-                 if k not in free and tree["settings"].get(k) != v}  # fmt: skip
-    if differing:
-        text = ", ".join(f"{k} is {mine!r} and was {theirs!r}" for k, (mine, theirs) in sorted(differing.items()))
-        raise RunError(f"{run.path} was started with other settings: {text}. Resume with the same ones.")
-    _load_state(learner.model, learner.optimizer, tree)
+    _require_same(learner.settings, tree["settings"], run.checkpoint)
+    learner.model.load_state_dict(tree["model"])
+    learner.optimizer.load_state_dict(tree["optimizer"])
     learner.progress.restore(tree["progress"])
 
 
-def _load_state(model: nn.Module, optimizer: torch.optim.Optimizer, tree: dict[str, Any]) -> None:
-    model.load_state_dict(tree["model"])
-    optimizer.load_state_dict(tree["optimizer"])
+def _require_same(settings: TrainSettings, then: dict[str, Any], path: Path) -> None:
+    for name, value in sorted(settings.to_json().items()):
+        # Others may differ: they do not change what is computed.
+        if name not in ("resume", "output", "data_dir", "checkpoint_seconds") and then.get(name) != value:
+            raise RunError(
+                f"{path} was started with other settings: {name} is {value!r} and was {then.get(name)!r}. "
+                "Resume with the same ones."
+            )
 
 
 def _open_files(run: RunDirectory, learner: _Learner) -> None:
