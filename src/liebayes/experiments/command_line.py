@@ -45,7 +45,8 @@ def parse(target: Callable[..., Any], words: Sequence[str], *, prog: str) -> Any
             found = tyro.cli(target if isinstance(target, type) else later, args=list(words), prog=prog, description=summary)
     except SystemExit as stop:
         if stop.code in (0, None):  # the help was asked for; its text would not be wrapped in front of the options
-            print("\n\n".join(textwrap.fill(part, min(shutil.get_terminal_size().columns, 100)) for part in more))
+            width = min(shutil.get_terminal_size().columns, 100)
+            print("".join(f"\n{textwrap.fill(part, width)}\n" for part in more), end="")
             raise
         raise SettingsError(f"{_message(heard.getvalue())} See {prog} --help.") from None
     return found if isinstance(target, type) else found()

@@ -26,7 +26,10 @@ from .train import evaluate as evaluate_posterior
 from .train import train as train_run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Runs = Annotated[tuple[Path, ...], tyro.conf.Positional]
+Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...", help_behavior_hint="")]
+File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
+Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...", help_behavior_hint="")]
 
 
 class Commands:
@@ -147,8 +150,8 @@ def evaluate(runs: Runs, samples: int = 32, data_dir: Path | None = None, json: 
 
 @app.command
 def predict(
-    run: Annotated[Path, tyro.conf.Positional],
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    run: Run,
+    inputs: Files,
     samples: int = 32,
     invert: bool = False,
     output: Path | None = None,
@@ -160,8 +163,8 @@ def predict(
 
     Args:
         run: a run directory.
-        inputs: image files (PNG, JPEG, ...), folders of them, or arrays: .npy or .pt of shape (N, C, H, W) or (N, H, W) with
-            the data set's dtype. Pictures are brought to the channels and size of the data set.
+        inputs: image files (PNG, JPEG, ...), folders of them, or arrays (.npy, .pt) of shape (N, C, H, W) or (N, H, W) as the
+            data set has them. Pictures are brought to the channels and the size of the data set.
         samples: samples of the posterior predictive.
         invert: turn pictures dark for light, such as ink on paper for a network trained on mnist.
         output: where to write; the standard output by default.
@@ -254,7 +257,7 @@ def plot(
 
 
 @app.command
-def sweep(file: Annotated[Path, tyro.conf.Positional], output: Path) -> int:
+def sweep(file: File, output: Path) -> int:
     """Train a grid of settings (App. B) and make a table of the runs.
 
     The file is JSON: {"settings": {"dataset": "digits"}, "grid": {"rule": ["additive", "affine"], "seed": [0, 1]}}. The
