@@ -77,9 +77,8 @@ def main() -> None:
     torch.set_num_threads(1)
     results = {rule: cross_validate(rule) for rule in ("sgd", "additive", "affine", "multiplicative")}
     for rule, row in results.items():
-        print(
-            f"{rule:15} {100 * row['mean_accuracy']:6.2f} %  NLL {row['nll']:.4f}  ECE {row['ece']:.4f}  {row['cpu_seconds']} s"
-        )
+        figures = f"{100 * row['mean_accuracy']:6.2f} %  NLL {row['nll']:.4f}  ECE {row['ece']:.4f}"
+        print(f"{rule:15} {figures}  {row['cpu_seconds']} s")
     content = {
         "command": ["python", "benchmarks/optimizers.py"],
         "seed": 0,

@@ -1,7 +1,7 @@
 """The three algorithms of the paper (Alg. 1–3), with defaults that work out of the box.
 
-The defaults were chosen by stratified 5-fold cross-validation on the digits of scikit-learn (`benchmarks/optimizers.py`, with its
-last results in `results/optimizers.json`); the paper's own settings are in its recipes.
+The defaults were chosen by stratified 5-fold cross-validation on the digits of scikit-learn: `benchmarks/optimizers.py`, with
+its last results in `results/optimizers.json`.
 """
 
 from __future__ import annotations
