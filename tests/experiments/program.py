@@ -27,8 +27,8 @@ SETTINGS = {
     "affine": ["--rule", "affine", "--base", "Laplace(0.05)"],
     "multiplicative": ["--rule", "multiplicative"],
 }
-"""One run of each rule: short, and with checkpoints within epochs."""
-SHORT = ["--epochs", "4", "--checkpoint-seconds", "0.05", "--predictive-samples", "4"]
+"""One run of each rule: short, and with a checkpoint after every one of its 180 steps."""
+SHORT = ["--epochs", "4", "--checkpoint-seconds", "0", "--predictive-samples", "4"]
 
 
 def command(*words: object) -> list[str]:
@@ -72,27 +72,29 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file() and f.name[0] != "."}
 
 
-def train_with_kills(rule: str, output: Path, kills: int, chance: random.Random, longest: float) -> list[dict[str, Any]]:
+def train_with_kills(rule: str, output: Path, kills: int, chance: random.Random) -> list[dict[str, Any]]:
     """Trains, with a `kill -9` at a random moment of each of the first sessions. Returns what each kill has hit.
 
-    Every session goes on until the kill; the moment is counted from the first sign of the run directory, so that kills hit
-    training and not the start of Python.
+    The moment is counted in checkpoints, and then in milliseconds, so that kills hit training on slow and on fast machines. A
+    run that has ended is not killed any more.
     """
     hit: list[dict[str, Any]] = []
-    while len(hit) < kills:
+    while len(hit) < kills and not (output / "posterior.safetensors").exists():
         process = start(*_words(rule, output))
-        before = _mark(output)
-        while process.poll() is None and _mark(output) == before:
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0.0, longest))
-        finished = process.poll() is not None
+        opened = _time(output / "environment.json")
+        while process.poll() is None and _time(output / "environment.json") == opened:
+            time.sleep(0.001)
+        for _ in range(chance.randrange(40)):
+            last = _time(output / "checkpoint.safetensors")
+            while process.poll() is None and _time(output / "checkpoint.safetensors") in (last, None):
+                time.sleep(0.0002)
+        time.sleep(chance.uniform(0.0, 0.02))
         process.send_signal(signal.SIGKILL)
         _, errors = process.communicate()
-        if finished:
-            if process.returncode != 0:
-                raise RuntimeError(f"A session failed: {errors}")
-            break
-        hit.append({"rule": rule, **_state(output)})
+        if process.returncode == -signal.SIGKILL:
+            hit.append({"rule": rule, **_state(output)})
+        elif process.returncode != 0:
+            raise RuntimeError(f"A session failed: {errors}")
     finish(rule, output)
     return hit
 
@@ -117,7 +119,9 @@ def _state(output: Path) -> dict[str, Any]:
     return {"epochs_done": done, "while_writing": any(output.glob(".*.part"))}
 
 
-def _mark(output: Path) -> object:
-    """Changes when a session has opened the run directory."""
-    path = output / "environment.json"
-    return path.stat().st_mtime_ns if path.exists() else None
+def _time(path: Path) -> int | None:
+    """When a file was last written, as far as it is there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None

@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize(("rule", "kills"), [("sgd", 1), ("additive", 1), ("affine", 1), ("multiplicative", 2)])
 def test_a_killed_run_ends_with_the_same_bits(rule: str, kills: int, whole: Callable[[str], Path], tmp_path: Path) -> None:
-    hit = train_with_kills(rule, tmp_path / "run", kills, random.Random(f"{rule} 7"), longest=0.4)
+    hit = train_with_kills(rule, tmp_path / "run", kills, random.Random(f"{rule} 7"))
     assert len(hit) == kills, "the run ended before it could be killed"
     assert same(whole(rule), tmp_path / "run")
 

@@ -34,7 +34,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
         number = len(runs)
         rule = rules[number % len(rules)]
         wanted = min(-(-KILLS // RUNS), KILLS - len(kills))
-        hit = train_with_kills(rule, tmp_path / f"run-{number}", wanted, chance, longest=0.5)
+        hit = train_with_kills(rule, tmp_path / f"run-{number}", wanted, chance)
         identical = same(tmp_path / f"whole-{rule}", tmp_path / f"run-{number}")
         runs.append({"rule": rule, "kills": len(hit), "identical": identical})
         kills += hit
