@@ -20,7 +20,7 @@ from ..bases import Base
 from ..groups import LieGroup, blocks_of
 from ..rule import Fisher, History, Metric, Update, update
 from .factors import EntropyGradient, Factor, make_factors, product_family
-from .noise import noise_of_steps
+from .noise import noise_of_steps, sharing
 from .progress import progress_bar
 from .shortcuts import short_grad, short_vmap
 
@@ -134,9 +134,10 @@ def fit(
     unit = temperature if temperature > 0 else 1.0
     device = pytree.tree_leaves(factors[0].start)[0].device
     generator = torch.Generator(device=device).manual_seed(seed)
+    numbers = samples * sum(factor.group.event_shape(factor.start).numel() for factor in factors)
     noise_ahead = noise_of_steps(
         lambda count: [factor.noise(count, samples, generator) for factor in factors],
-        samples * sum(factor.group.event_shape(factor.start).numel() for factor in factors),
+        numbers,
         steps,
         beside=device.type == "cpu" and all(factor.base.private_draws for factor in factors),
     )
@@ -144,11 +145,17 @@ def fit(
 
     run = _Run(group, factors, temperature)
     reach, before = max_step, math.inf
-    with progress_bar("fit", steps, progress) as report, closing(noise_ahead), torch.enable_grad():
+    with (
+        progress_bar("fit", steps, progress) as report,
+        closing(noise_ahead),
+        sharing(numbers) as share_out,
+        torch.enable_grad(),
+    ):
         for step, noise in enumerate(noise_ahead, start=1):
             alpha = schedule((step - 1) / steps) / unit
             elements = [factor.element for factor in factors]
             leaves = [f.leaf(g, e) for f, g, e in zip(factors, elements, noise, strict=True)]
+            share_out(True)
             losses = energies(*(leaf.theta for leaf in leaves))
             for leaf in leaves:
                 if leaf.log_jacobian is not None:
@@ -159,6 +166,7 @@ def fit(
                     "without detach(), item() or integer results."
                 )
             found = short_grad(losses, weights, [leaf.leaf for leaf in leaves])
+            share_out(False)
             gradients = [
                 torch.zeros_like(leaf.leaf) if gradient is None else leaf.transpose(gradient)
                 for leaf, gradient in zip(leaves, found, strict=True)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
-AHEAD = 1 << 18
+AHEAD = 1 << 20
 """How many numbers are drawn at once, if a step needs fewer."""
+SMALL = 1 << 16
+"""How many numbers a step may have that a second thread is no help for."""
 
 
 def noise_of_steps(
@@ -30,15 +34,37 @@ def noise_of_steps(
         for count in counts:
             yield from _split(draw(at_once), count)
         return
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        waiting: Future[list[Tensor]] = pool.submit(draw, at_once)
-        for number, count in enumerate(counts, start=1):
-            present = waiting.result()
-            if number < len(counts):
-                waiting = pool.submit(draw, at_once)
-            yield from _split(present, count)
+    threads = torch.get_num_threads()
+    # The other thread must not share out its work in turn, or it takes this one's core from it. torch keeps the number for
+    # each thread, and another one for threads to come, which is put back in the end.
+    try:
+        with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            waiting: Future[list[Tensor]] = pool.submit(draw, at_once)
+            for number, count in enumerate(counts, start=1):
+                present = waiting.result()
+                if number < len(counts):
+                    waiting = pool.submit(draw, at_once)
+                yield from _split(present, count)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _split(blocks: list[Tensor], steps: int) -> Iterator[list[Tensor]]:
     for step in range(steps):
         yield [block[step] for block in blocks]
+
+
+@contextmanager
+def sharing(numbers: int) -> Iterator[Callable[[bool], None]]:
+    """Lets torch share out the work of the loss among threads, but not that of steps which are too small for it.
+
+    MKL shares out even an exponential of a thousand numbers, and then waits for the core on which noise is drawn.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or numbers > SMALL:
+        yield lambda wanted: None
+        return
+    try:
+        yield lambda wanted: torch.set_num_threads(threads if wanted else 1)
+    finally:
+        torch.set_num_threads(threads)
