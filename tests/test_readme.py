@@ -54,3 +54,11 @@ def test_named_files_exist(page: str) -> None:
     )
     missing = [name for name in named if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_tables_are_those_of_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from readme_tables import with_tables
+
+    text = (ROOT / "README.md").read_text()
+    assert with_tables(text) == text
