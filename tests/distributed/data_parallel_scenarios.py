@@ -162,4 +162,3 @@ SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "first half": (first_half, ()),
     "second half": (second_half, ()),
 }
-

@@ -6,6 +6,7 @@ As a program this file is one of the processes.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import subprocess
@@ -67,6 +68,7 @@ def main(module: str, folder: Path, rank: int) -> None:
             results[name] = error
     torch.save(results, folder / f"{rank}.pt")
     dist.barrier()
+    gc.collect()  # DistributedDataParallel must not outlive its process group
     dist.destroy_process_group()
 
 

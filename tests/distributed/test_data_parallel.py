@@ -124,4 +124,3 @@ def test_a_checkpoint_of_one_process_continues_on_two(ranks: dict[str, list[Any]
     first, second = results(ranks, "second half")
     assert largest_difference(first, second) == 0
     assert largest_difference(first, one_process("affine", 2)) < ROUNDING
-

@@ -52,9 +52,7 @@ def optimizer_for(model: nn.Module, **settings: Any) -> lb.LieGroupBLR:
 def prepared(batch: int = BATCH, mc_samples: int = 1, **settings: Any) -> tuple[Any, Any, Any, Any]:
     accelerator = accelerate.Accelerator(cpu=True, **settings)
     model = network()
-    return accelerator, *accelerator.prepare(
-        model, optimizer_for(model, mc_samples=mc_samples), DataLoader(data(), batch)
-    )
+    return accelerator, *accelerator.prepare(model, optimizer_for(model, mc_samples=mc_samples), DataLoader(data(), batch))
 
 
 def states(model: nn.Module, optimizer: Any) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import warnings
@@ -111,4 +112,5 @@ if __name__ == "__main__":
     found["lightning, no callback"] = outcome(with_lightning, 0)
     torch.save(found, Path(sys.argv[1]) / f"{dist.get_rank()}.pt")
     dist.barrier()
+    gc.collect()  # DistributedDataParallel must not outlive its process group
     dist.destroy_process_group()

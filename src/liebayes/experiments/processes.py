@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -80,6 +81,7 @@ def team() -> Iterator[Team]:
     try:
         yield Team(dist.get_rank(), size)
     finally:
+        gc.collect()  # a DistributedDataParallel that outlives its process group aborts the process at exit, now and then
         dist.destroy_process_group()
 
 
