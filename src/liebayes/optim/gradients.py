@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import native
 from ..bases import Dirac
-from . import reduction
+from . import kernel, reduction
 from .settings import named
 from .sharding import local
 
@@ -17,10 +18,11 @@ from .sharding import local
 def all_finite(parameters: list[Tensor]) -> bool:
     """Whether no gradient has an infinite or NaN value."""
     gradients = [local(p.grad) for p in parameters if p.grad is not None]
-    gradients = [gradient for gradient in gradients if gradient.numel()]
-    if not gradients:
-        return True
-    # A sum is finite only if all its numbers are, and by far the quickest to take.
+    if native.available():
+        if not kernel.all_finite([gradient for gradient in gradients if kernel.reads(gradient)]):
+            return False
+        gradients = [gradient for gradient in gradients if not kernel.reads(gradient)]
+    # In torch a sum is quickest, and finite only if all its numbers are.
     sums = [gradient.sum(dtype=torch.float64 if gradient.dtype == torch.float64 else torch.float32) for gradient in gradients]
     return all(bool(torch.isfinite(total)) for total in sums)
 

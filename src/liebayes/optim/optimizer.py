@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,10 +19,9 @@ from ..bases import Base
 from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Form, Metric
-from . import engine, gradients, reduction, sharding
-from .buckets import Bucket, buckets
-from .checkpoint import NOISE_STREAM, own_precision, with_own_objects
-from .noise import stream_generator
+from . import engine, gradients, reduction, reference, sharding
+from .checkpoint import own_precision, with_own_objects
+from .noise import Noise, Source, choose_source
 from .sampling import SampleBuffers
 from .settings import Prior, prepare, written
 
@@ -53,6 +53,8 @@ class LieGroupBLR(Optimizer):
         max_step: the bound on one step in the algebra.
         initial_scale: a factor on the base: the width the posterior starts with.
         seed: fixes all noise.
+        noise: where noise comes from: "xoshiro" (the native kernel, fastest), "philox" (the same with and without the
+            kernel, to rounding) or "torch"; the fastest there is by default.
         maximize: ascend the objective instead.
         nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
         foreach: work on many parameters at once; the same numbers as one by one, to rounding.
@@ -86,6 +88,7 @@ class LieGroupBLR(Optimizer):
         max_step: float | None = None,
         initial_scale: float = 1.0,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
@@ -100,6 +103,7 @@ class LieGroupBLR(Optimizer):
         self.foreach = foreach
         self.process_group: Any = process_group
         self.seed: int = int(seed)
+        self.noise: Source = choose_source(noise)
         self.steps: int = 0
         self.skipped: int = 0
         self.clock: int = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
@@ -126,7 +130,7 @@ class LieGroupBLR(Optimizer):
 
     def _clear(self) -> None:
         self._buffers = SampleBuffers()
-        self._accumulators: dict[Tensor, list[Tensor]] = {}
+        self._sums: engine.Sums = {}
         self._forms: dict[Any, Form[Any]] = {}
         self._sampled: list[Tensor] = []
         self._ranks_checked = False
@@ -217,41 +221,22 @@ class LieGroupBLR(Optimizer):
         Streams are numbered over all ranks; ranks that share one model by sharding share its sample.
         """
         first = 0 if sharding.all_sharded(parameters) else reduction.rank(self.process_group) * self.mc_samples
-        stream = first + self._folds
-        generators: dict[torch.device, torch.Generator] = {}
         self._buffers.release()
         for settings in self.param_groups:
+            for p in settings["params"]:
+                if p.requires_grad and self._buffers.require(p):
+                    self._sums.pop(p, None)
+                    reference.prepare(p, self.state[p], settings)
+        self._draw_into(self._buffers.values, first + self._folds)
+
+    def _draw_into(self, targets: engine.Tensors, stream: int) -> None:
+        """The sample of a stream at the present clock."""
+        every = [p for settings in self.param_groups for p in settings["params"]]
+        numbers = {p: number for number, p in enumerate(every)}
+        noise = Noise(self.noise, self.seed, self.clock, stream, numbers)
+        for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p.requires_grad]
-            for p in chosen:
-                self._buffers.require(p)
-                if not self.state[p]:
-                    self.state[p].update(engine.start_state(p, settings))
-            for bucket in self._buckets(chosen, settings):
-                device = bucket.parameters[0].device
-                if device not in generators:
-                    generators[device] = stream_generator(self.seed, self.clock, stream, device)
-                fetched = engine.fetch(bucket, self._states(bucket), settings)
-                theta = engine.draw(fetched, bucket, settings, generators[device])
-                bucket.write(theta, [self._buffers.values[p] for p in bucket.parameters])
-
-    def _buckets(self, parameters: list[Tensor], settings: dict[str, Any]) -> Iterator[Bucket]:
-        """Parameters that can be worked on together: of one dtype, device and age, in their order."""
-        runs: list[list[Tensor]] = []
-        kind: Any = None
-        for p in parameters:
-            this = (p.dtype, p.device, self.state[p]["steps"])
-            if not runs or this != kind:
-                runs.append([])
-            kind = this
-            runs[-1].append(p)
-        for run in runs:
-            yield from buckets(run, flat=settings["group"].elementwise, together=self.foreach)
-
-    def _states(self, bucket: Bucket) -> list[engine.ParameterState]:
-        return [self.state[p] for p in bucket.parameters]
-
-    def _samples(self, bucket: Bucket) -> list[Tensor]:
-        return [self._buffers.values[p] for p in bucket.parameters]
+            engine.draw(chosen, self.state, settings, noise, targets, self.foreach)
 
     # Gradients.
 
@@ -267,27 +252,21 @@ class LieGroupBLR(Optimizer):
         gradients.require_dense(self.param_groups)
         self._refuse_stray_gradients(parameters)
         self._poisoned = self._poisoned or not gradients.all_finite(parameters)
-        sampled = set(parameters)
-        for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p in sampled]
-            for block in [block for p in chosen for block in self._accumulators.get(p, []) if not self._folds]:
-                block.zero_()
-            for bucket in self._buckets(chosen, settings):
-                fetched = engine.fetch(bucket, self._states(bucket), settings)
-                for i, block in enumerate(engine.covector(fetched.element, bucket, self._samples(bucket), settings)):
-                    sums = [self._accumulator(p, i, block, bucket.flat) for p in bucket.parameters]
-                    bucket.write(block + bucket.read(sums, block.dtype), sums)
-            self._folded.update(p for p in chosen if p.grad is not None)
-        self._folds += 1
+        self._fold_in(self._buffers.values, {p: p.grad for p in parameters if p.grad is not None})
         self._buffers.pending = False
         self._marks = gradients.GradientMarks(parameters)
         self._sizes = gradients.gradient_sizes(parameters)
 
-    def _accumulator(self, p: Tensor, index: int, block: Tensor, flat: bool) -> Tensor:
-        blocks = self._accumulators.setdefault(p, [])
-        if len(blocks) == index:
-            blocks.append(torch.zeros_like(p, dtype=block.dtype, requires_grad=False) if flat else torch.zeros_like(block))
-        return blocks[index]
+    def _fold_in(self, samples: engine.Tensors, found: engine.Tensors) -> None:
+        """Adds the covector of a sample with its gradients to the sums."""
+        sampled = set(self._sampled)
+        if not self._folds:
+            self._sums = {p: blocks for p, blocks in self._sums.items() if p in sampled}
+        for settings in self.param_groups:
+            chosen = [p for p in settings["params"] if p in sampled]
+            engine.fold(chosen, self.state, settings, samples, found, self._sums, self._folds == 0, self.foreach)
+        self._folded.update(found)
+        self._folds += 1
 
     def _settle(self, keep_unanswered: bool = False) -> None:
         """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
@@ -421,27 +400,16 @@ class LieGroupBLR(Optimizer):
         if not (sharded or self._ranks_checked or reduction.world_size(self.process_group) == 1):
             self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
         chosen_ones = {p for p, use in zip(parameters, active, strict=True) if use}
+        found = {p: p.grad for p in chosen_ones if p.grad is not None}
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in chosen_ones]
-            for bucket in self._buckets(chosen, settings):
-                fetched = engine.fetch(bucket, self._states(bucket), settings)
-                xi = self._folded_covector(bucket, fetched.element) if self._folds else engine.covector(
-                    fetched.element, bucket, self._samples(bucket), settings
-                )  # fmt: skip
-                if not sharded:
-                    xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), self.process_group))
-                form = self._form(settings, fetched.element)
-                self.bounded = self.bounded + engine.advance(fetched, bucket, self._states(bucket), settings, form, xi)
-            for p in chosen:
-                self.state[p]["steps"] += 1
+            self.bounded = self.bounded + engine.advance(
+                chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found, self._sums,
+                self._folds, self.process_group, local=sharded, together=self.foreach,
+            )  # fmt: skip
         self.steps += 1
         self.clock += 1
         self._forget()
-
-    def _folded_covector(self, bucket: Bucket, element: Any) -> Any:
-        dtype = engine.working_dtype(bucket.parameters[0])
-        sums = [bucket.read([self._accumulators[p][i] for p in bucket.parameters], dtype) for i in range(len(element))]
-        return type(element)(*(block / self._folds for block in sums))
 
     def _form(self, settings: dict[str, Any], element: Any) -> Form[Any]:
         """The metric's form, computed once for a group and base; for matrix groups once for each shape."""
@@ -459,7 +427,7 @@ class LieGroupBLR(Optimizer):
         saved = super().state_dict()
         saved["param_groups"] = [written(settings) for settings in saved["param_groups"]]
         saved["liebayes"] = {
-            "noise": NOISE_STREAM,
+            "noise": self.noise,
             "seed": self.seed,
             "steps": self.steps,
             "clock": self.clock + self._buffers.pending,  # a sample that waits does not travel
@@ -472,6 +440,7 @@ class LieGroupBLR(Optimizer):
         """Continues from a checkpoint, to the bit. Groups, bases, metrics and priors must be those it was written with."""
         restored = with_own_objects(self.param_groups, state_dict)
         own = state_dict["liebayes"]
+        noise = choose_source(own["noise"])
         super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
         numbers = [number for saved in restored for number in saved["params"]]
         parameters = [p for settings in self.param_groups for p in settings["params"]]
@@ -479,12 +448,12 @@ class LieGroupBLR(Optimizer):
             for name, value in state_dict["state"].get(number, {}).items():
                 self.state[p][name] = own_precision(value, p)
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
-        self.skipped, self.bounded = own["skipped"], own["bounded"]
+        self.skipped, self.bounded, self.noise = own["skipped"], own["bounded"], noise
         self._clear()
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.
-        own = ("mc_samples", "nonfinite", "foreach", "seed", "steps", "skipped")
+        own = ("mc_samples", "nonfinite", "foreach", "seed", "noise", "steps", "skipped")
         here = {name: getattr(self, name) for name in own} | {"clock": self.clock + self._buffers.pending}
         return {**super().__getstate__(), **here, "bounded": int(self.bounded)}
 
@@ -505,8 +474,8 @@ class LieGroupBLR(Optimizer):
             for settings in self.param_groups:
                 for p in settings["params"]:
                     if p.requires_grad:
-                        state = self.state[p] or engine.start_state(p, settings)
-                        found[p] = engine.family(p, state, settings)
+                        state = self.state[p] or reference.start_state(p, settings)
+                        found[p] = reference.family(p, state, settings)
         return found
 
     def posterior(self, model: nn.Module) -> Posterior:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ..bases import Base, Normal, Rayleigh
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Metric
+from .noise import Source
 from .optimizer import LieGroupBLR
 from .settings import Prior
 
@@ -59,6 +60,7 @@ class AdditiveBLR(LieGroupBLR):
         max_step: float | None = None,
         initial_scale: float = 1.0,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
@@ -78,6 +80,7 @@ class AdditiveBLR(LieGroupBLR):
             max_step=max_step,
             initial_scale=initial_scale,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
@@ -114,6 +117,7 @@ class MultiplicativeBLR(LieGroupBLR):
         metric: Metric = Adaptive(),
         max_step: float | None = 0.2,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
@@ -132,6 +136,7 @@ class MultiplicativeBLR(LieGroupBLR):
             metric=metric,
             max_step=max_step,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
@@ -180,6 +185,7 @@ class AffineBLR(LieGroupBLR):
         max_step: float | None = 0.2,
         initial_scale: float = 1.0,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
@@ -201,6 +207,7 @@ class AffineBLR(LieGroupBLR):
             max_step=max_step,
             initial_scale=initial_scale,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,

@@ -48,11 +48,15 @@ class SampleBuffers:
             self.values = {}
             self._aliases = weakref.WeakSet()
 
-    def require(self, p: Tensor) -> None:
-        """Makes sure that a parameter has a buffer of its own shape, dtype and layout."""
+    def require(self, p: Tensor) -> bool:
+        """Makes sure that a parameter has a buffer of its own shape, dtype and layout; returns whether it is a new one."""
         value = self.values.get(p)
-        if value is None or value.shape != p.shape or value.dtype != p.dtype or value.device != p.device:
-            self.values[p] = torch.empty_like(p, requires_grad=False)
+        if value is not None and (value.dtype, value.device, value.shape, value.stride()) == (
+            p.dtype, p.device, p.shape, p.stride()
+        ):  # fmt: skip
+            return False
+        self.values[p] = torch.empty_like(p, requires_grad=False)
+        return True
 
     @contextmanager
     def in_module(self, parameters: list[Tensor], late_backward: bool) -> Iterator[None]:
