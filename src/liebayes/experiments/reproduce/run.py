@@ -1,0 +1,124 @@
+"""Runs a recipe: every planned run is a run directory, trained, resumed or left as it is, and then a stored result."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ... import data
+from ..run_directory import RunDirectory, RunError
+from ..train import InterruptedRunError, train
+from .recipe import Planned
+from .result import WALL, failed, is_stored, measured, result_path, store
+
+_FREE = ("output", "resume", "data_dir", "checkpoint_seconds", "threads")
+"""Settings in which a run may differ from its recipe."""
+
+
+def finished(run: Planned, directory: Path) -> bool:
+    """Whether the run is there, with the settings of the recipe, and has ended."""
+    if not (directory / "settings.json").exists():
+        return False
+    files = RunDirectory(directory)
+    then, now = files.settings().to_json(), run.settings.to_json()
+    for name in sorted(set(now) - set(_FREE)):
+        if then.get(name) != now[name]:
+            raise RunError(
+                f"{directory} was trained with {name} {then.get(name)!r}, but the recipe says {now[name]!r}. "
+                "Move it away, or choose another --output."
+            )
+    return files.posterior.exists() and len(files.metrics()) == then["epochs"]
+
+
+def execute(
+    runs: Sequence[Planned], output: Path, results: Path, data_dir: Path | None = None, threads: int | None = None
+) -> int:
+    """Trains what is not finished, and stores a result after each. Returns how many runs are without one."""
+    without = 0
+    for number, run in enumerate(runs, 1):
+        directory, path = run.directory(output), result_path(results, run)
+        head = f"run {number} of {len(runs)}: {run.method.name} ({run.method.source}), {run.experiment.title}, seed {run.seed}"
+        try:
+            done = finished(run, directory)
+            if done and is_stored(path, directory):
+                continue
+            dataset = _dataset(run, data_dir)
+            if not done:
+                print(f"{head}, {run.settings.epochs} epochs, in {directory}", flush=True)
+                _train(run, directory, dataset, data_dir, threads)
+            said = store(path, measured(run, directory, dataset, data_dir))
+        except InterruptedRunError as stop:
+            raise InterruptedRunError("Interrupted. The same command goes on with the table.") from stop
+        except data.MissingDataError as error:
+            print(f"{head}: not run. {error}", flush=True)
+            without += 1
+            continue
+        except _DivergedError as error:
+            said = store(path, failed(run, directory, str(error)))
+        print(f"{head}: {said}", flush=True)
+    return without
+
+
+def collect(runs: Sequence[Planned], output: Path, results: Path, data_dir: Path | None = None) -> int:
+    """Stores results of finished runs only. Returns how many runs are not finished."""
+    done = [run for run in runs if finished(run, run.directory(output))]
+    return len(runs) - len(done) + execute(done, output, results, data_dir)
+
+
+class _DivergedError(RunError):
+    """A loss that is not finite: a result too."""
+
+
+def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path | None, threads: int | None) -> None:
+    """Trains a run, or the rest of it, and notes how long that took."""
+    files, began = RunDirectory(directory), time.monotonic()
+    started = (directory / "settings.json").exists()
+    settings = dataclasses.replace(run.settings, output=directory, data_dir=data_dir, threads=threads, resume=started)
+    if started:
+        settings = dataclasses.replace(settings, threads=files.settings().threads)
+    try:
+        train(settings, dataset)
+    except InterruptedRunError:
+        raise
+    except RunError as error:
+        if "not finite" not in str(error):
+            raise
+        raise _DivergedError(str(error)) from error
+    finally:
+        if (directory / "settings.json").exists():
+            before = files.read_json(WALL)["seconds"] if (directory / WALL).exists() else 0.0
+            files.write_json(WALL, {"seconds": round(before + time.monotonic() - began, 1)})
+        torch._dynamo.reset()  # compiled networks of earlier runs would stay in memory
+
+
+_loaded: dict[tuple[str, Path | None], data.Dataset] = {}
+
+
+def _dataset(run: Planned, data_dir: Path | None) -> data.Dataset:
+    """The data of a run, read once for all runs. At the smoke scale the first images, registered under a name of their own."""
+    place = (run.settings.dataset, data_dir)
+    if place not in _loaded:
+        found = data.load(run.experiment.settings["dataset"], data_dir)
+        images = run.experiment.budgets[run.scale].images
+        if images is not None:
+            small = found = first_images(found, images, place[0])
+            data.register(place[0], lambda data_dir, download: small, replace=True)
+        _loaded.clear()  # one data set in memory is enough
+        _loaded[place] = found
+    return _loaded[place]
+
+
+def first_images(dataset: data.Dataset, number: int, name: str) -> data.Dataset:
+    """The first images of a data set, as a data set of another name."""
+    return dataclasses.replace(
+        dataset,
+        name=name,
+        train_images=dataset.train_images[:number],
+        train_labels=dataset.train_labels[:number],
+        test_images=dataset.test_images[:number],
+        test_labels=dataset.test_labels[:number],
+    )
