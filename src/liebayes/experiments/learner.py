@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import nn as networks
+from ..baselines import IVON
 from ..bases import Base, Dirac, Normal, parse
 from ..data import Dataset
 from ..groups import Additive, DiagonalAffine, Multiplicative, Shift
@@ -55,6 +56,8 @@ def build_optimizer(settings: TrainSettings, model: nn.Module, data_size: int) -
     if settings.rule == "sgd":
         # The paper's momentum averages, torch's adds up: R enters both as ∇R/N.
         return torch.optim.SGD(model.parameters(), lr=lr, momentum=settings.momentum or 0.0, weight_decay=prior / data_size)
+    if settings.rule == "ivon":
+        return IVON(model.named_parameters(), lr, data_size=data_size, **_curvature_settings(settings))
     base: Base = parse(settings.base) if settings.base else default_base(data_size)
     shared: dict[str, Any] = {
         "data_size": data_size,
@@ -78,6 +81,18 @@ def build_optimizer(settings: TrainSettings, model: nn.Module, data_size: int) -
         rest = {"group": Additive(), "base": width, "metric": Absorbed(), "max_step": None, "temperature": 0.0}
         groups.append({"params": others, **rest})
     return LieGroupBLR(groups, Multiplicative(), base, lr, **shared)
+
+
+def _curvature_settings(settings: TrainSettings) -> dict[str, Any]:
+    return {
+        "momentum": settings.momentum,
+        "scale_momentum": settings.scale_momentum,
+        "prior": settings.prior_precision,
+        "damping": settings.damping,
+        "initial_curvature": settings.initial_curvature,
+        "mc_samples": settings.mc_samples,
+        "seed": settings.seed,
+    }
 
 
 def parallel(model: nn.Module, settings: TrainSettings) -> nn.Module:

@@ -124,6 +124,11 @@ class LieGroupBLR(Optimizer):
             },
         )
 
+    # What a step does to a bucket. The baselines share this protocol with other formulas.
+    _start_state = staticmethod(engine.start_state)
+    _covector = staticmethod(engine.covector)
+    _advance = staticmethod(engine.advance)
+
     def _clear(self) -> None:
         self._buffers = SampleBuffers()
         self._accumulators: dict[Tensor, list[Tensor]] = {}
@@ -225,7 +230,7 @@ class LieGroupBLR(Optimizer):
             for p in chosen:
                 self._buffers.require(p)
                 if not self.state[p]:
-                    self.state[p].update(engine.start_state(p, settings))
+                    self.state[p].update(self._start_state(p, settings))
             for bucket in self._buckets(chosen, settings):
                 device = bucket.parameters[0].device
                 if device not in generators:
@@ -274,7 +279,7 @@ class LieGroupBLR(Optimizer):
                 block.zero_()
             for bucket in self._buckets(chosen, settings):
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
-                for i, block in enumerate(engine.covector(fetched.element, bucket, self._samples(bucket), settings)):
+                for i, block in enumerate(self._covector(fetched.element, bucket, self._samples(bucket), settings)):
                     sums = [self._accumulator(p, i, block, bucket.flat) for p in bucket.parameters]
                     bucket.write(block + bucket.read(sums, block.dtype), sums)
             self._folded.update(p for p in chosen if p.grad is not None)
@@ -425,13 +430,13 @@ class LieGroupBLR(Optimizer):
             chosen = [p for p in settings["params"] if p in chosen_ones]
             for bucket in self._buckets(chosen, settings):
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
-                xi = self._folded_covector(bucket, fetched.element) if self._folds else engine.covector(
+                xi = self._folded_covector(bucket, fetched.element) if self._folds else self._covector(
                     fetched.element, bucket, self._samples(bucket), settings
                 )  # fmt: skip
                 if not sharded:
                     xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), self.process_group))
                 form = self._form(settings, fetched.element)
-                self.bounded = self.bounded + engine.advance(fetched, bucket, self._states(bucket), settings, form, xi)
+                self.bounded = self.bounded + self._advance(fetched, bucket, self._states(bucket), settings, form, xi)
             for p in chosen:
                 self.state[p]["steps"] += 1
         self.steps += 1
@@ -505,7 +510,7 @@ class LieGroupBLR(Optimizer):
             for settings in self.param_groups:
                 for p in settings["params"]:
                     if p.requires_grad:
-                        state = self.state[p] or engine.start_state(p, settings)
+                        state = self.state[p] or self._start_state(p, settings)
                         found[p] = engine.family(p, state, settings)
         return found
 
