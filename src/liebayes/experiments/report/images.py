@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ...nn.conversion import constraints_of
+from ..features import weight_images
 from ..settings import SettingsError
 from . import mosaic
 from .evidence import Evidence
@@ -71,16 +71,11 @@ def _first_layer(run: Evidence, index: int) -> tuple[Tensor | None, Tensor, Tens
     try:
         with torch.no_grad():
             run.network(run.dataset.normalize(run.dataset.test_images[index : index + 1]))
-            weight = layer.weight.detach()
+            weight = weight_images(layer, run.dataset.image_shape)
     finally:
         handle.remove()
     activation = seen[0][0].flatten(1).mean(1) if seen[0].ndim > 2 else seen[0][0]
-    order = activation.argsort(descending=True)
-    if weight.ndim == 4:
-        return (weight if weight.shape[1] in (1, 3) else None), order, activation
-    if weight.shape[1] != math.prod(run.dataset.image_shape):
-        return None, order, activation
-    return weight.view(-1, *run.dataset.image_shape), order, activation
+    return weight, activation.argsort(descending=True), activation
 
 
 def _signed_parts(layer: nn.Module, weight: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -9,8 +9,8 @@ import tyro
 
 from . import RECIPES
 from .recipe import Scale, Selection, Source, plan
-from .run import collect as collect_runs
-from .run import execute
+from .run import execute, finished_runs
+from .table import write_tables
 
 What = Annotated[
     Literal["table1", "table2"],
@@ -58,7 +58,7 @@ def reproduce(
     """
     recipe = RECIPES[what]
     runs = plan(recipe, Selection(scale, settings, only, experiments, datasets, seeds, epochs, mc_samples))
-    if collect:
-        collect_runs(runs, output, results, data_dir)
-        return 0
-    return int(execute(runs, output, results, data_dir, threads) > 0)
+    runs = finished_runs(runs, output) if collect else runs
+    missing = execute(recipe, runs, output, results, data_dir, threads)
+    print(write_tables(recipe, results), end="")
+    return int(missing > 0)

@@ -104,7 +104,7 @@ class Planned:
     def settings(self) -> TrainSettings:
         """What to train: the protocol, shortened to the scale. The warm-up keeps its share of the run."""
         budget = self.experiment.budgets[self.scale]
-        full: dict[str, Any] = {**self.experiment.settings, **self.method.settings, **budget.settings, "seed": self.seed}
+        full: dict[str, Any] = {**self.experiment.settings, **budget.settings, **self.method.settings, "seed": self.seed}
         epochs = self.epochs or min(full["epochs"], budget.epochs or full["epochs"])
         samples = full.get("mc_samples", 1)
         wanted = self.mc_samples if full["rule"] != "sgd" else None  # a point has no samples

@@ -11,7 +11,9 @@ from typing import Any
 from ... import data
 from ...metrics import auroc
 from ...posterior import Posterior
+from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
+from ..opening import at_point
 from ..run_directory import RunDirectory, RunError
 from ..settings import TrainSettings
 from .recipe import Planned
@@ -62,6 +64,7 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
         "train_loss": last["train_loss"],
         "bounded_steps": last["bounded"],
         "largest_weight": max(float(value.abs().max()) for value in posterior.point().values()),
+        **_features(posterior, dataset),
         **_outside(posterior, settings, dataset, data_dir),
         **provenance(environment, settings),
         "step_seconds": last["seconds"],
@@ -81,6 +84,12 @@ def provenance(environment: Result, settings: TrainSettings) -> Result:
     kept = {k: v for k, v in settings.to_json().items() if k not in ("data_dir", "output", "resume", "checkpoint_seconds")}
     first = {name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git")}
     return {"settings": kept, **first, "sessions": 1 + len(environment.get("resumed", []))}
+
+
+def _features(posterior: Posterior, dataset: data.Dataset) -> Result:
+    """How sparse and local the first layer is, at the point estimate."""
+    images = weight_images(first_layer(at_point(posterior)), dataset.image_shape)
+    return {} if images is None else feature_numbers(images)
 
 
 def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, data_dir: Path | None) -> Result:
@@ -114,13 +123,21 @@ def store(path: Path, result: Result) -> str:
     before = read(path) if path.exists() else None
     if before is not None and all(before.get(name) == result.get(name) for name in (*FIGURES, "failed", "settings")):
         return "the same figures as stored"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    partial.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    os.replace(partial, path)
+    write_whole(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
     if before is None:
         return "stored"
     return f"stored in place of a result with other figures or settings ({before.get('date')})"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is whole or not there, also if two commands do at the same time."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}. Choose another --results.") from error
 
 
 def read(path: Path) -> Result:

@@ -12,8 +12,9 @@ import torch
 from ... import data
 from ..run_directory import RunDirectory, RunError
 from ..train import InterruptedRunError, train
-from .recipe import Planned
+from .recipe import Planned, Recipe
 from .result import WALL, failed, is_stored, measured, result_path, store
+from .table import write_tables
 
 _FREE = ("output", "resume", "data_dir", "checkpoint_seconds", "threads")
 """Settings in which a run may differ from its recipe."""
@@ -35,9 +36,17 @@ def finished(run: Planned, directory: Path) -> bool:
 
 
 def execute(
-    runs: Sequence[Planned], output: Path, results: Path, data_dir: Path | None = None, threads: int | None = None
+    recipe: Recipe,
+    runs: Sequence[Planned],
+    output: Path,
+    results: Path,
+    data_dir: Path | None = None,
+    threads: int | None = None,
 ) -> int:
-    """Trains what is not finished, and stores a result after each. Returns how many runs are without one."""
+    """Trains what is not finished. After each run its result is stored and the tables are written.
+
+    Returns how many runs could not start for want of data.
+    """
     without = 0
     for number, run in enumerate(runs, 1):
         directory, path = run.directory(output), result_path(results, run)
@@ -60,13 +69,13 @@ def execute(
         except _DivergedError as error:
             said = store(path, failed(run, directory, str(error)))
         print(f"{head}: {said}", flush=True)
+        write_tables(recipe, results)
     return without
 
 
-def collect(runs: Sequence[Planned], output: Path, results: Path, data_dir: Path | None = None) -> int:
-    """Stores results of finished runs only. Returns how many runs are not finished."""
-    done = [run for run in runs if finished(run, run.directory(output))]
-    return len(runs) - len(done) + execute(done, output, results, data_dir)
+def finished_runs(runs: Sequence[Planned], output: Path) -> list[Planned]:
+    """Those that have ended."""
+    return [run for run in runs if finished(run, run.directory(output))]
 
 
 class _DivergedError(RunError):
