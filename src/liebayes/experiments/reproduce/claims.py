@@ -68,11 +68,7 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
         Claim(
             "A base with heavier tails is better calibrated",
-            [
-                (f"{rule} {b}", f"{rule} {a}")
-                for rule in ("additive", "affine")
-                for a, b in pairwise(_BASES)
-            ],
+            [(f"{rule} {b}", f"{rule} {a}") for rule in ("additive", "affine") for a, b in pairwise(_BASES)],
             lower=("nll", "ece"),
         ),
     ],

@@ -101,8 +101,8 @@ class Planned:
     mc_samples: int | None = None
 
     @property
-    def settings(self) -> TrainSettings:
-        """What to train: the protocol, shortened to the scale. The warm-up keeps its share of the run."""
+    def given(self) -> dict[str, Any]:
+        """The settings that the recipe gives: the protocol, shortened to the scale. The warm-up keeps its share of the run."""
         budget = self.experiment.budgets[self.scale]
         full: dict[str, Any] = {**self.experiment.settings, **budget.settings, **self.method.settings, "seed": self.seed}
         epochs = self.epochs or min(full["epochs"], budget.epochs or full["epochs"])
@@ -114,13 +114,19 @@ class Planned:
         full["evaluate_every"] = min(full.get("evaluate_every", epochs), epochs)
         if budget.images is not None:
             full["dataset"] = f"{full['dataset']}-first-{budget.images}"
-        return resolved(TrainSettings.from_json(full))
+        return full
+
+    @property
+    def settings(self) -> TrainSettings:
+        """What to train, every setting filled in."""
+        return resolved(TrainSettings.from_json(self.given))
 
     @property
     def name(self) -> str:
         """What tells it from all other runs of the recipe."""
-        s = self.settings
-        return f"{self.experiment.name}/{self.method.slug}_{self.method.source}_e{s.epochs}_k{s.mc_samples}_seed{self.seed}"
+        given, method = self.given, self.method
+        budget = f"e{given['epochs']}_k{given['mc_samples']}"
+        return f"{self.experiment.name}/{method.slug}_{method.source}_{budget}_seed{self.seed}"
 
     def directory(self, output: Path) -> Path:
         """Its run directory."""

@@ -53,9 +53,9 @@ def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence
     found: list[Row] = []
     for method in experiment.methods:
         own = [r for r in here if (r["method"], r["settings_from"]) == (method.name, method.source)]
-        settings = Planned(recipe.name, experiment, method, scale, 0).settings
+        given = Planned(recipe.name, experiment, method, scale, 0).given
         budget = experiment.budgets[scale]
-        asked = (settings.epochs or 0, settings.mc_samples or 0)
+        asked = (given["epochs"], given["mc_samples"])
         kinds = {(r["epochs"], r["mc_samples"]) for r in own}
         for epochs, samples in sorted(kinds | ({asked} if method.source != "published" else set())):
             these = sorted((r for r in own if (r["epochs"], r["mc_samples"]) == (epochs, samples)), key=lambda r: r["seed"])
