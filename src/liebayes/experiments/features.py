@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..metrics import localisation, sparsity
@@ -21,6 +22,18 @@ def weight_images(layer: nn.Linear | nn.Conv2d, image_shape: tuple[int, ...]) ->
     if weight.ndim == 4:
         return weight if weight.shape[1] in (1, 3) else None
     return weight.view(-1, *image_shape) if weight.shape[1] == math.prod(image_shape) else None
+
+
+def activations(model: nn.Module, layer: nn.Linear | nn.Conv2d, image: Tensor) -> Tensor:
+    """How much one image, (1, channels, height, width), excites each unit; filters are averaged over the image."""
+    seen: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(output[0].detach()))
+    try:
+        with torch.no_grad():
+            model(image)
+    finally:
+        handle.remove()
+    return seen[0].flatten(1).mean(1) if seen[0].ndim > 1 else seen[0]
 
 
 def window_side(side: int) -> int:

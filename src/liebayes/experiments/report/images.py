@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ...nn.conversion import constraints_of
-from ..features import weight_images
+from ..features import activations, weight_images
 from ..settings import SettingsError
 from . import mosaic
 from .evidence import Evidence
@@ -66,15 +65,8 @@ def features(run: Evidence, index: int = 0) -> list[Picture]:
 def _first_layer(run: Evidence, index: int) -> tuple[Tensor | None, Tensor, Tensor]:
     """The weights as images (units, channels, height, width), units sorted by activation, and the activations."""
     layer = run.layers[0][1]
-    seen: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda module, inputs, output: cast("list[Any]", seen).append(output))
-    try:
-        with torch.no_grad():
-            run.network(run.dataset.normalize(run.dataset.test_images[index : index + 1]))
-            weight = weight_images(layer, run.dataset.image_shape)
-    finally:
-        handle.remove()
-    activation = seen[0][0].flatten(1).mean(1) if seen[0].ndim > 2 else seen[0][0]
+    activation = activations(run.network, layer, run.dataset.normalize(run.dataset.test_images[index : index + 1]))
+    weight = weight_images(layer, run.dataset.image_shape)
     return weight, activation.argsort(descending=True), activation
 
 

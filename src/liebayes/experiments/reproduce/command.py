@@ -13,9 +13,9 @@ from .run import execute, finished_runs
 from .table import write_tables
 
 What = Annotated[
-    Literal["table1", "table2"],
+    Literal["table1", "table2", "figure1", "figure-filters"],
     tyro.conf.Positional,
-    tyro.conf.arg(metavar="WHAT", help_behavior_hint="", help="table1 or table2."),
+    tyro.conf.arg(metavar="WHAT", help_behavior_hint=""),
 ]
 
 
@@ -34,14 +34,16 @@ def reproduce(
     data_dir: Path | None = None,
     threads: int | None = None,
     collect: bool = False,
+    runs: tuple[Path, ...] = (),
+    image: int = 0,
 ) -> int:
-    """Run a table of the paper again, or a part of it, and put it beside the paper's figures.
+    """Make a table or figure of the paper again, or a part of it, beside the paper's own figures.
 
-    Every run is a run directory. Called again, finished runs are left out and interrupted ones go on; the table fills run by
-    run, and says "not run" for the rest.
+    Every run of a table is a run directory. Called again, finished runs are left out and interrupted ones go on; the table
+    fills run by run, and says "not run" for the rest. figure-filters draws finished runs of table1; figure1 needs none.
 
     Args:
-        what: the table.
+        what: table1, table2, figure1 or figure-filters.
         scale: paper is the full protocol; desktop takes hours on two cores; smoke takes seconds, and shows only that it runs.
         settings: whose settings: those of the paper's appendix, of the authors' published commands, or ours.
         only: methods by name, such as "affine Laplace" SGD; all by default.
@@ -51,14 +53,32 @@ def reproduce(
         epochs: in place of the scale's; a row of its own in the table.
         mc_samples: in place of the scale's; a row of its own in the table.
         output: the folder for run directories.
-        results: the folder for results and tables.
+        results: the folder for results, tables and pictures.
         data_dir: where data sets are.
         threads: CPU threads; small networks are faster with one.
         collect: train nothing; store the results of finished runs and write the table.
+        runs: for figure-filters, run directories to draw side by side in place of those in the output.
+        image: for figure-filters, the number of the test image that sorts the features.
     """
-    recipe = RECIPES[what]
-    runs = plan(recipe, Selection(scale, settings, only, experiments, datasets, seeds, epochs, mc_samples))
-    runs = finished_runs(runs, output) if collect else runs
-    missing = execute(recipe, runs, output, results, data_dir, threads)
+    if what == "figure1":
+        return _figure1(results, scale)
+    recipe = RECIPES["table1" if what == "figure-filters" else what]
+    planned = plan(recipe, Selection(scale, settings, only, experiments, datasets, seeds, epochs, mc_samples))
+    if what == "figure-filters":
+        from .filters import draw_filters
+
+        print(draw_filters(planned, runs, output, results, image, data_dir), end="")
+        return 0
+    planned = finished_runs(planned, output) if collect else planned
+    missing = execute(recipe, planned, output, results, data_dir, threads)
     print(write_tables(recipe, results), end="")
     return int(missing > 0)
+
+
+def _figure1(results: Path, scale: Scale) -> int:
+    from .dale import EPOCHS, draw_figure1c
+    from .figure1 import draw_figure1
+
+    print(draw_figure1(results))
+    print(draw_figure1c(results, 2 if scale == "smoke" else EPOCHS))
+    return 0

@@ -31,9 +31,9 @@ def result_path(results: Path, run: Planned) -> Path:
     return results / run.recipe / f"{run.scale}_{run.name.replace('/', '_')}.json"
 
 
-def identity(run: Planned) -> Result:
+def identity(run: Planned, settings: TrainSettings) -> Result:
     """What tells which run a result belongs to."""
-    settings = run.settings
+    threads = "" if settings.threads is None else f" --threads {settings.threads}"  # another number may round otherwise
     return {
         "recipe": run.recipe,
         "experiment": run.experiment.name,
@@ -47,7 +47,7 @@ def identity(run: Planned) -> Result:
         "seed": run.seed,
         "epochs": settings.epochs,
         "mc_samples": settings.mc_samples,
-        "command": run.command,
+        "command": run.command + threads,
     }
 
 
@@ -58,7 +58,7 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
     posterior = Posterior.load(files.posterior, build_network(settings, dataset))
     wall = files.read_json(WALL).get("seconds") if (directory / WALL).exists() else None
     return {
-        **identity(run),
+        **identity(run, settings),
         **{kind: last[f"test_{kind}"] for kind in (*FIGURES, "brier", "entropy")},
         **{name: value for name, value in last.items() if name.startswith("point_")},
         "train_loss": last["train_loss"],
@@ -75,8 +75,8 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
 def failed(run: Planned, directory: Path, reason: str) -> Result:
     """The result of a run whose training broke down, such as by a loss that is not finite."""
     files = RunDirectory(directory)
-    environment = files.read_json("environment.json")
-    return {**identity(run), "failed": reason, **provenance(environment, files.settings())}
+    environment, settings = files.read_json("environment.json"), files.settings()
+    return {**identity(run, settings), "failed": reason, **provenance(environment, settings)}
 
 
 def provenance(environment: Result, settings: TrainSettings) -> Result:

@@ -55,7 +55,7 @@ def execute(
             done = finished(run, directory)
             if done and is_stored(path, directory):
                 continue
-            dataset = _dataset(run, data_dir)
+            dataset = prepare(run, data_dir)
             if not done:
                 print(f"{head}, {run.settings.epochs} epochs, in {directory}", flush=True)
                 _train(run, directory, dataset, data_dir, threads)
@@ -101,13 +101,14 @@ def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path 
         if (directory / "settings.json").exists():
             before = files.read_json(WALL)["seconds"] if (directory / WALL).exists() else 0.0
             files.write_json(WALL, {"seconds": round(before + time.monotonic() - began, 1)})
-        torch._dynamo.reset()  # compiled networks of earlier runs would stay in memory
+        if settings.compile:
+            torch.compiler.reset()  # compiled networks of earlier runs would stay in memory
 
 
 _loaded: dict[tuple[str, Path | None], data.Dataset] = {}
 
 
-def _dataset(run: Planned, data_dir: Path | None) -> data.Dataset:
+def prepare(run: Planned, data_dir: Path | None) -> data.Dataset:
     """The data of a run, read once for all runs. At the smoke scale the first images, registered under a name of their own."""
     place = (run.settings.dataset, data_dir)
     if place not in _loaded:
