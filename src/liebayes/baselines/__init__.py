@@ -1,5 +1,7 @@
-"""The peers that Sec. 5.2 compares with: iVON and VOGN, in the protocol of our optimizers."""
+"""The peers that Sec. 5.2 compares with, iVON and VOGN, in the protocol of our optimizers."""
 
 from .ivon import IVON
+from .per_example import PerExampleError
+from .vogn import VOGN
 
-__all__ = ["IVON"]
+__all__ = ["IVON", "VOGN", "PerExampleError"]

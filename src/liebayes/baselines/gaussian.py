@@ -28,6 +28,9 @@ from ..groups import DiagonalAffine, ScaleShift
 from ..optim import LieGroupBLR, engine
 from ..optim.buckets import Bucket
 
+LARGEST = 1e18
+"""A bound on the relative growth of a in one step, whose square float32 can hold."""
+
 
 class GaussianBaseline(LieGroupBLR, ABC):
     """A diagonal Gaussian whose mean takes steps in units of its variance; see `IVON` for the arguments."""
@@ -80,6 +83,9 @@ class GaussianBaseline(LieGroupBLR, ABC):
             self.param_groups.pop()
             raise
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_own_defaults": self._own_defaults}
+
     @abstractmethod
     def _growth(self, curvature: Tensor, variance: Tensor, settings: engine.Settings) -> Tensor:
         """By how much a grows relative to itself: a ← a·(1 + growth)."""
@@ -113,6 +119,11 @@ class GaussianBaseline(LieGroupBLR, ABC):
             bucket.write(values, [state[name] for state in states])
         bucket.write(point, [p.detach() for p in bucket.parameters])
         return 0
+
+
+def gradients_only(settings: engine.Settings) -> engine.Settings:
+    """Settings for the covector without the prior and the entropy, which have their places in the step."""
+    return {**settings, "prior": 0.0, "temperature": 0.0}
 
 
 def precision_floor(settings: engine.Settings) -> float:

@@ -25,10 +25,7 @@ from torch import Tensor
 from ..groups import ScaleShift
 from ..optim import engine
 from ..optim.buckets import Bucket
-from .gaussian import GaussianBaseline, precision_floor
-
-LARGEST = 1e18
-"""A bound on |u|, whose square float32 can hold."""
+from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
 
 
 class IVON(GaussianBaseline):
@@ -99,8 +96,7 @@ class IVON(GaussianBaseline):
 
     @staticmethod
     def _covector(element: ScaleShift, bucket: Bucket, samples: list[Tensor], settings: engine.Settings) -> ScaleShift:
-        """(U, V): the prior and the entropy have their places in the step."""
-        return engine.covector(element, bucket, samples, {**settings, "prior": 0.0, "temperature": 0.0})
+        return engine.covector(element, bucket, samples, gradients_only(settings))
 
     def _growth(self, curvature: Tensor, variance: Tensor, settings: engine.Settings) -> Tensor:
         N, rho = settings["data_size"], 1 - settings["scale_momentum"]

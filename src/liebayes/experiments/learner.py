@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import nn as networks
-from ..baselines import IVON
+from ..baselines import IVON, VOGN
 from ..bases import Base, Dirac, Normal, parse
 from ..data import Dataset
 from ..groups import Additive, DiagonalAffine, Multiplicative, Shift
@@ -56,8 +56,9 @@ def build_optimizer(settings: TrainSettings, model: nn.Module, data_size: int) -
     if settings.rule == "sgd":
         # The paper's momentum averages, torch's adds up: R enters both as ∇R/N.
         return torch.optim.SGD(model.parameters(), lr=lr, momentum=settings.momentum or 0.0, weight_decay=prior / data_size)
-    if settings.rule == "ivon":
-        return IVON(model.named_parameters(), lr, data_size=data_size, **_curvature_settings(settings))
+    if settings.rule in ("ivon", "vogn"):
+        kind = IVON if settings.rule == "ivon" else VOGN
+        return kind(model.named_parameters(), lr, data_size=data_size, **_curvature_settings(settings))
     base: Base = parse(settings.base) if settings.base else default_base(data_size)
     shared: dict[str, Any] = {
         "data_size": data_size,
