@@ -74,6 +74,8 @@ class Experiment:
     printed: Mapping[str, Printed]
     """The paper's figures, by the name of the method."""
     budgets: Mapping[Scale, Budget]
+    images: int
+    """Training images of the published data; tables say where fewer were there."""
 
 
 @dataclass(frozen=True)

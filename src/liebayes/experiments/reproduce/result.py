@@ -61,6 +61,7 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
         **identity(run, settings),
         **{kind: last[f"test_{kind}"] for kind in (*FIGURES, "brier", "entropy")},
         **{name: value for name, value in last.items() if name.startswith("point_")},
+        "train_images": len(dataset.train_labels),
         "train_loss": last["train_loss"],
         "bounded_steps": last["bounded"],
         "largest_weight": max(float(value.abs().max()) for value in posterior.point().values()),
@@ -82,7 +83,9 @@ def failed(run: Planned, directory: Path, reason: str) -> Result:
 def provenance(environment: Result, settings: TrainSettings) -> Result:
     """What a reader needs to get the same figures, without places of this machine."""
     kept = {k: v for k, v in settings.to_json().items() if k not in ("data_dir", "output", "resume", "checkpoint_seconds")}
-    first = {name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git")}
+    first = {
+        name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git", "data")
+    }
     return {"settings": kept, **first, "sessions": 1 + len(environment.get("resumed", []))}
 
 

@@ -25,6 +25,7 @@ class Row:
     """Those that were measured, by seed."""
     failures: Sequence[Result]
     printed: Printed | None
+    note: str = ""
 
     def values(self, kind: str) -> list[float]:
         """A figure of every seed, where it was measured."""
@@ -69,6 +70,13 @@ def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence
                     [r for r in these if "failed" not in r],
                     [r for r in these if "failed" in r],
                     experiment.printed.get(method.name),
+                    _note(these, experiment) if scale != "smoke" else "",
                 )
             )
     return found
+
+
+def _note(results: Sequence[Result], experiment: Experiment) -> str:
+    """Says where the data were not all there."""
+    numbers = {r["train_images"] for r in results if "train_images" in r} - {experiment.images}
+    return f" (on {min(numbers):,} of {experiment.images:,} images)" if numbers else ""

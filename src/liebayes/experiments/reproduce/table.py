@@ -86,7 +86,7 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
 def line(row: Row) -> list[str]:
     """A row as text."""
     seeds = f"{len(row.results)} of {max(row.planned, len(row.results) + len(row.failures))}"
-    cells = [row.method, row.source, str(row.epochs), str(row.mc_samples), seeds]
+    cells = [row.method + row.note, row.source, str(row.epochs), str(row.mc_samples), seeds]
     if row.results:
         cells += [_measured(row, kind) for kind in ("accuracy", "nll", "ece")]
     else:
@@ -95,6 +95,20 @@ def line(row: Row) -> list[str]:
     cells += ["–"] * 3 if printed is None else [_figure(printed.accuracy, 2), _figure(printed.nll, 3), _figure(printed.ece, 3)]
     weights = row.values("largest_weight")
     return [*cells, f"{max(weights):.3g}" if weights else "–"]
+
+
+def summary(recipe: Recipe, results: Sequence[Result], scale: Scale = "desktop") -> str:
+    """What was measured at a scale as one table in Markdown, and the names of what was not."""
+    lines, missing = [], []
+    for experiment in recipe.experiments:
+        these = rows(recipe, experiment, scale, results)
+        lines += [[experiment.title, *line(row)[:-1]] for row in these if row.results]
+        absent = [row.method for row in these if not row.results]
+        if absent:
+            missing.append(f"{experiment.title}: {'all' if len(absent) == len(these) else ', '.join(absent)}")
+    found = [grid(("experiment", *HEADINGS[:-1]), lines)] if lines else []
+    found += [f"Not run at the {scale} scale: {'; '.join(missing)}."] if missing else []
+    return "\n\n".join(found)
 
 
 def _measured(row: Row, kind: str) -> str:

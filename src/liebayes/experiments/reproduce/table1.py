@@ -88,6 +88,7 @@ TABLE1 = Recipe(
                 "desktop": Budget(seeds=3, epochs=20, mc_samples=8, settings={"evaluate_every": 5}),
                 "smoke": Budget(seeds=1, epochs=1, mc_samples=2, images=200, settings=_SMOKE),
             },
+            images=60_000,
         ),
         Experiment(
             "cifar10-mlp",
@@ -103,6 +104,7 @@ TABLE1 = Recipe(
                 "desktop": Budget(seeds=3, epochs=10, mc_samples=2, settings={"evaluate_every": 5}),
                 "smoke": Budget(seeds=1, epochs=1, mc_samples=2, images=200, settings=_SMOKE),
             },
+            images=50_000,
         ),
         Experiment(
             "cifar10-cnn",
@@ -118,6 +120,7 @@ TABLE1 = Recipe(
                 "desktop": Budget(seeds=1, epochs=3, mc_samples=1),
                 "smoke": Budget(seeds=1, epochs=1, mc_samples=1, images=50, settings=_SMOKE),
             },
+            images=50_000,
         ),
     ),
     READINGS,

@@ -121,6 +121,7 @@ TABLE2 = Recipe(
                 ),
                 "smoke": Budget(seeds=1, epochs=1, images=20, settings={"batch_size": 20, "predictive_samples": 2}),
             },
+            images=100_000 if dataset == "tinyimagenet" else 50_000,
         )
         for dataset, title in _TITLES.items()
     ),
