@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from torch.nn.functional import cross_entropy
 
 from .. import data
 from ..metrics import classification_metrics
-from ..optim import LieGroupBLR
 from ..posterior import Posterior
 from . import checkpoint
 from .display import Display
@@ -223,11 +222,7 @@ def _step(optimizer: torch.optim.Optimizer, network: Callable[[Tensor], Tensor],
         loss.backward()
         return loss.detach()
 
-    if isinstance(optimizer, LieGroupBLR):
-        return optimizer.step(closure)
-    loss = closure()
-    optimizer.step()
-    return loss
+    return cast(Any, optimizer).step(closure)
 
 
 def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_size: int = 500) -> dict[str, float]:
