@@ -16,23 +16,10 @@ from .recipe import Planned, Recipe
 from .result import WALL, failed, is_stored, measured, result_path, store
 from .table import write_tables
 
-_FREE = ("output", "resume", "data_dir", "checkpoint_seconds", "threads")
-"""Settings in which a run may differ from its recipe."""
-
 
 def finished(run: Planned, directory: Path) -> bool:
-    """Whether the run is there, with the settings of the recipe, and has ended."""
-    if not (directory / "settings.json").exists():
-        return False
-    files = RunDirectory(directory)
-    then, now = files.settings().to_json(), run.settings.to_json()
-    for name in sorted(set(now) - set(_FREE)):
-        if then.get(name) != now[name]:
-            raise RunError(
-                f"{directory} was trained with {name} {then.get(name)!r}, but the recipe says {now[name]!r}. "
-                "Move it away, or choose another --output."
-            )
-    return files.posterior.exists() and len(files.metrics()) == then["epochs"]
+    """Whether the run is there, with the settings of the recipe, and has ended. The number of threads is the machine's."""
+    return RunDirectory(directory).finished(run.settings, of="the recipe", may_differ=("threads",))
 
 
 def execute(
