@@ -14,6 +14,8 @@ from PIL import Image
 
 from liebayes import data
 from liebayes.cli import main
+from liebayes.experiments import RunDirectory
+from liebayes.experiments.reproduce import TABLE1, Selection, plan
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = {
@@ -157,6 +159,28 @@ def test_a_run_with_other_settings_is_not_touched(table1: Path, real_data: Path,
         assert "was trained with lr 0.06, but the recipe says 0.05" in capsys.readouterr().err
     finally:
         path.write_text(before)
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(real_data: Path, tmp_path: Path, capsys: Captured) -> None:
+    needs(real_data, "mnist")
+    run = plan(TABLE1, Selection("smoke", ("ours",), ("SGD",)))[0].directory(tmp_path / "runs")
+    with RunDirectory(run).opened(resume=False, checkpoint_size=0):
+        assert reproduce(tmp_path, "table1", "--experiments", "mnist-mlp", "--only", "SGD", real=real_data) == 1
+    assert "not run. Another process is training in" in capsys.readouterr().out
+    assert not stored(tmp_path, "table1")
+
+
+def test_a_loss_that_is_not_finite_is_a_result(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    needs(real_data, "mnist")
+    module = sys.modules["liebayes.experiments.train"]
+    monkeypatch.setattr(module, "_step", lambda *arguments: torch.tensor(float("nan")))
+    assert reproduce(tmp_path, "table1", "--experiments", "mnist-mlp", "--only", "SGD", real=real_data) == 0
+    assert "not finite" in stored(tmp_path, "table1")[0]["failed"]
+    assert "| SGD | ours | 1 | 1 | 0 of 1 | diverged | diverged | diverged |" in capsys.readouterr().out
+    assert reproduce(tmp_path, "table1", "--experiments", "mnist-mlp", "--only", "SGD", real=real_data) == 0
+    assert "run 1 of 1" not in capsys.readouterr().out, "it would only diverge again"
 
 
 CIFAR: list[tuple[str, Sequence[str]]] = [

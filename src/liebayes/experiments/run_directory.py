@@ -34,6 +34,10 @@ class RunError(RuntimeError):
     """A run that cannot start, go on or be read; the message says what to do."""
 
 
+class BusyRunError(RunError):
+    """Another process is training in the directory."""
+
+
 class RunDirectory:
     """The files of a run. Nothing that is there is overwritten but by `--resume`."""
 
@@ -81,7 +85,7 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise RunError(
+                raise BusyRunError(
                     f"Another process is training in {self.path}. Wait for it, or choose another --output."
                 ) from None
             self.require_fit(resume)  # again: a process that held the lock until now may have left a run

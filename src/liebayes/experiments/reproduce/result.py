@@ -118,7 +118,9 @@ def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, d
 
 def is_stored(path: Path, directory: Path) -> bool:
     """Whether the stored result is that of the run in this directory."""
-    return path.exists() and read(path).get("date") == RunDirectory(directory).read_json("environment.json").get("date")
+    if not path.exists() or not (directory / "environment.json").exists():
+        return False
+    return read(path).get("date") == RunDirectory(directory).read_json("environment.json").get("date")
 
 
 def store(path: Path, result: Result) -> str:

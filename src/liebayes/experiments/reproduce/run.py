@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from ... import data
-from ..run_directory import RunDirectory, RunError
-from ..train import InterruptedRunError, train
+from ..run_directory import BusyRunError, RunDirectory
+from ..train import DivergedRunError, InterruptedRunError, train
 from .recipe import Planned, Recipe
 from .result import WALL, failed, is_stored, measured, result_path, store
 from .table import write_tables
@@ -32,7 +32,7 @@ def execute(
 ) -> int:
     """Trains what is not finished. After each run its result is stored and the tables are written.
 
-    Returns how many runs could not start for want of data.
+    Returns how many runs could not start, for want of data or because another process is training them.
     """
     without = 0
     for number, run in enumerate(runs, 1):
@@ -40,7 +40,7 @@ def execute(
         head = f"run {number} of {len(runs)}: {run.method.name} ({run.method.source}), {run.experiment.title}, seed {run.seed}"
         try:
             done = finished(run, directory)
-            if done and is_stored(path, directory):
+            if is_stored(path, directory):  # measured, or diverged
                 continue
             dataset = prepare(run, data_dir)
             if not done:
@@ -49,11 +49,11 @@ def execute(
             said = store(path, measured(run, directory, dataset, data_dir))
         except InterruptedRunError as stop:
             raise InterruptedRunError("Interrupted. The same command goes on with the table.") from stop
-        except data.MissingDataError as error:
+        except (data.MissingDataError, BusyRunError) as error:
             print(f"{head}: not run. {error}", flush=True)
             without += 1
             continue
-        except _DivergedError as error:
+        except DivergedRunError as error:
             said = store(path, failed(run, directory, str(error)))
         print(f"{head}: {said}", flush=True)
         write_tables(recipe, results)
@@ -65,10 +65,6 @@ def finished_runs(runs: Sequence[Planned], output: Path) -> list[Planned]:
     return [run for run in runs if finished(run, run.directory(output))]
 
 
-class _DivergedError(RunError):
-    """A loss that is not finite: a result too."""
-
-
 def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path | None, threads: int | None) -> None:
     """Trains a run, or the rest of it, and notes how long that took."""
     files, began = RunDirectory(directory), time.monotonic()
@@ -78,12 +74,6 @@ def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path 
         settings = dataclasses.replace(settings, threads=files.settings().threads)
     try:
         train(settings, dataset)
-    except InterruptedRunError:
-        raise
-    except RunError as error:
-        if "not finite" not in str(error):
-            raise
-        raise _DivergedError(str(error)) from error
     finally:
         if (directory / "settings.json").exists():
             before = files.read_json(WALL)["seconds"] if (directory / WALL).exists() else 0.0
