@@ -128,7 +128,7 @@ class SquaredGradients(TorchFunctionMode):
         if self._passes.get(p) == backward_pass:
             raise PerExampleError(
                 f"A parameter of shape {tuple(p.shape)} is used twice in one backward pass. The squares of VOGN need it to be "
-                "used once: untie weights, and run backward of every forward pass by itself."
+                "used once: untie weights, and run backward of every block and forward pass by itself."
             )
         self._passes[p] = backward_pass
         squares = squares.view(p.shape)

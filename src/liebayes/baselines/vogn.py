@@ -34,9 +34,9 @@ class VOGN(GaussianBaseline):
 
     The loop is that of every optimizer here: the loss is the mean over a minibatch, whose examples are the first dimension of
     all tensors. The squares come from the same backward pass (see `per_example`), for linear layers, convolutions, filter
-    response norms and the like; what mixes examples (batch norm) or is compiled is refused. Clipping and hooks change the
-    gradient, not the squares. For the arguments see `IVON`; the default step is the paper's for ResNet-20, and small networks
-    trained for a few epochs want ten times that.
+    response norms and the like; other uses of parameters are refused, and so is what mixes examples (batch norm). Clipping
+    and hooks change the gradient, not the squares. For the arguments see `IVON`; the default step is the paper's for
+    ResNet-20, and small networks trained for a few epochs want ten times that.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 1)

@@ -239,7 +239,7 @@ def _require(s: TrainSettings) -> None:
     if s.rule != "multiplicative" and s.signs != "none":
         raise SettingsError(f"--signs {s.signs} keeps magnitudes positive, which only --rule multiplicative does.")
     if s.rule == "vogn" and s.compile:
-        raise SettingsError("--rule vogn needs the gradient of every example, which a compiled network hides: no --compile.")
+        raise SettingsError("--rule vogn stops at every layer for the gradients of single examples: leave --compile out.")
     alien = {name: getattr(s, name) for name in _ALIEN.get(s.rule, ()) if getattr(s, name)}
     alien |= {"mc_samples": s.mc_samples} if s.rule == "sgd" and s.mc_samples != 1 else {}
     for name, value in alien.items():
