@@ -13,8 +13,8 @@ READINGS = (
     "is four times the number of training images.",
     "β averages, as Alg. 1 and 2 print it: M ← βM + (1 − β)E. A heavy-ball step of the same α would be 1/(1 − β) = 10 times "
     "as long.",
-    "Two magnitudes for each weight, w⁺ − w⁻, start at the two parts of one ordinary initial weight plus 0.001. Biases follow "
-    "the same rule.",
+    "Two magnitudes for each weight, w⁺ − w⁻, start at the two parts of one ordinary initial weight plus 0.001; the authors' "
+    "program starts them at the sizes of two independent ones. Biases follow the same rule.",
     "max_step is ours: no magnitude grows or shrinks by more than a fifth in a step. Results count the steps it bounded.",
     "The number of seeds is not in the paper; the paper scale here has five.",
     "The published settings are those of the authors' commands for MNIST; there are none for CIFAR-10. Their program is not "
