@@ -27,7 +27,7 @@ torture: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 tests/torture -o python_files='torture_*.py'
 
 figures: $(VENV)/installed
-	$(BIN)/python examples/figure1.py docs/figure1.png
+	$(BIN)/liebayes reproduce figure1 --results docs
 
 benchmark: $(VENV)/installed
 	$(BIN)/python benchmarks/fit.py

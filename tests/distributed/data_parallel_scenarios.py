@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from small_problem import OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
+from small_problem import BASELINES, OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -148,7 +148,7 @@ class Alone:
 
 
 SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    **{f"{kind} {count}": (trained, (kind, count)) for kind in OPTIMIZERS for count in (1, 2)},
+    **{f"{kind} {count}": (trained, (kind, count)) for kind in (*OPTIMIZERS, *BASELINES) for count in (1, 2)},
     "blocks": (blocks, ()),
     "averaged, noticed": (averaged_gradients, (False,)),
     "averaged, unnoticed": (averaged_gradients, (True,)),

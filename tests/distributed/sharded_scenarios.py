@@ -195,8 +195,22 @@ def posterior() -> dict[str, Any]:
     raise AssertionError("predict was not refused")
 
 
+def vogn() -> str:
+    try:
+        optimizer_for("vogn", sharded())
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("accepted")
+
+
 SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    **{f"{kind} {count} {f}": (trained, (kind, count, f)) for kind in OPTIMIZERS for count in (1, 2) for f in (True, False)},
+    **{
+        f"{kind} {count} {foreach}": (trained, (kind, count, foreach))
+        for kind in (*OPTIMIZERS, "ivon")
+        for count in (1, 2)
+        for foreach in (True, False)
+    },
+    "vogn": (vogn, ()),
     "evaluated": (evaluated_between_steps, (False,)),
     "stale": (evaluated_between_steps, (True,)),
     "micro-batches": (micro_batches, ()),

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import liebayes as lb
+from liebayes.baselines import IVON, VOGN
 
 STEPS = 4
 BATCH = 8
 OPTIMIZERS = ("additive", "affine", "multiplicative")
+BASELINES = {"ivon": IVON, "vogn": VOGN}
 
 
 def network(positive: bool = False) -> nn.Module:
@@ -38,6 +40,8 @@ def optimizer_for(kind: str, model: nn.Module, **settings: Any) -> lb.LieGroupBL
         return lb.AdditiveBLR(model.parameters(), 0.1, base=lb.bases.Laplace(0.1), **common)
     if kind == "affine":
         return lb.AffineBLR(model.parameters(), 0.1, scale_lr=0.3, scale_momentum=0.6, base=lb.bases.Normal(0.2), **common)
+    if kind in BASELINES:
+        return BASELINES[kind](model.parameters(), 0.1, scale_momentum=0.6, damping=0.3, **common)
     return lb.MultiplicativeBLR(model.parameters(), 0.05, **common)
 
 

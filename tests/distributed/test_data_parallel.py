@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import results_of_two_ranks
-from small_problem import OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
+from small_problem import BASELINES, OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo")
 
@@ -36,7 +36,7 @@ def one_process(kind: str, mc_samples: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("mc_samples", [1, 2])
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", [*OPTIMIZERS, *BASELINES])
 def test_two_ranks_equal_one_process(ranks: dict[str, list[Any]], kind: str, mc_samples: int):
     first, second = results(ranks, f"{kind} {mc_samples}")
     assert largest_difference(first, second) == 0

@@ -39,11 +39,17 @@ def one_process(kind: str = "affine", mc_samples: int = 1) -> dict[str, torch.Te
 
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize("mc_samples", [1, 2])
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", [*OPTIMIZERS, "ivon"])
 def test_two_ranks_equal_one_process(ranks: dict[str, list[Any]], kind: str, mc_samples: int, foreach: bool):
     first, second = results(ranks, f"{kind} {mc_samples} {foreach}")
     assert largest_difference(first, second) == 0
     assert largest_difference(first, one_process(kind, mc_samples)) < ROUNDING
+
+
+def test_vogn_is_refused(ranks: dict[str, list[Any]]):
+    for text in results(ranks, "vogn"):
+        assert "The parameter number 0 is sharded" in text
+        assert "Use IVON" in text
 
 
 def test_gathered_weights_are_never_stale(ranks: dict[str, list[Any]]):

@@ -26,6 +26,9 @@ SETTINGS = {
     "additive": ["--rule", "additive"],
     "affine": ["--rule", "affine", "--base", "Laplace(0.05)"],
     "multiplicative": ["--rule", "multiplicative"],
+    "ivon": ["--rule", "ivon"],
+    "vogn": ["--rule", "vogn"],
+    "ivon-opt": ["--rule", "ivon-opt"],
 }
 """One run of each rule: short, and with a checkpoint after every one of its 180 steps."""
 SHORT = ["--epochs", "4", "--checkpoint-seconds", "0", "--predictive-samples", "4"]

@@ -41,10 +41,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return of
 
 
-# Five kills: the fifty are in tests/torture.
+KILLS = {"sgd": 1, "additive": 1, "affine": 1, "multiplicative": 2, "ivon": 1, "vogn": 1, "ivon-opt": 1}
+# Few kills: the fifty are in tests/torture.
 
 
-@pytest.mark.parametrize(("rule", "kills"), [("sgd", 1), ("additive", 1), ("affine", 1), ("multiplicative", 2)])
+@pytest.mark.parametrize(("rule", "kills"), KILLS.items())
 def test_a_killed_run_ends_with_the_same_bits(rule: str, kills: int, whole: Callable[[str], Path], tmp_path: Path) -> None:
     hit = train_with_kills(rule, tmp_path / "run", kills, random.Random(f"{rule} 7"))
     assert len(hit) == kills, "the run ended before it could be killed"

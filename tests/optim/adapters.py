@@ -1,4 +1,4 @@
-"""One small face for every optimizer that the behaviours are run on: ours, IVON from PyPI, and torch's SGD."""
+"""One small face for every optimizer that the behaviours are run on: ours, the baselines, IVON from PyPI, torch's SGD."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import liebayes as lb
+from liebayes.baselines import IVON as OUR_IVON
+from liebayes.baselines import VOGN
 from liebayes.bases import Gumbel, Laplace, LogNormal, Normal, Rayleigh, Uniform
 from liebayes.groups import DiagonalAffine, TriangularAffine
 from liebayes.rule import Absorbed, Adaptive, Fisher
@@ -33,6 +35,10 @@ class Adapter:
     vectors: bool = False
     """It trains vectors only, no scalars."""
     has_samples: bool = True
+    group_and_base: bool = True
+    """It is an optimizer of ours that has a Lie group, a base and a metric to choose."""
+    single_examples: bool = False
+    """It needs to see how examples use parameters, in functions that it knows."""
 
     def make(self, params: Any, *, narrow: bool = False, **options: Any) -> Any:
         torch.manual_seed(0)  # for optimizers that draw from torch's own generator
@@ -75,6 +81,15 @@ class Adapter:
         if not self.ours:
             raise NotApplicableError("it has no such notion")
 
+    def require_group_and_base(self) -> None:
+        self.require_ours()
+        if not self.group_and_base:
+            raise NotApplicableError("it has no Lie group to choose, and a step of its own")
+
+    def require_gradients_alone(self) -> None:
+        if self.single_examples:
+            raise NotApplicableError("its squares of single examples' gradients are no part of .grad")
+
     def __str__(self) -> str:
         return self.name
 
@@ -111,6 +126,18 @@ OURS = [
         vectors=True,
     ),
 ]
+
+
+def _baseline(name: str, kind: Callable[..., Any], **traits: bool) -> Adapter:
+    def build(params: Any, **options: Any) -> Any:
+        return kind(params, **{"lr": 0.05, "data_size": 100, **options})
+
+    # A curvature that stays where it is, and a precision of 1: steps of the mean are those of SGD.
+    narrow = {"data_size": 10**11, "scale_momentum": 1 - 1e-15, "damping": 0.0, "initial_curvature": 1.0, "prior": 0.0}
+    return Adapter(name, build, narrow, group_and_base=False, **traits)
+
+
+BASELINES = [_baseline("IVON", OUR_IVON), _baseline("VOGN", VOGN, single_examples=True)]
 
 
 def _ivon(params: Any, **options: Any) -> Any:

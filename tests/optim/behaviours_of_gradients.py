@@ -48,6 +48,8 @@ def clipping(a: Adapter) -> None:
 
 @behaviour("GradScaler", "scale, unscale_ and step of a gradient scaler give the step without it")
 def grad_scaler(a: Adapter) -> None:
+    a.require_gradients_alone()
+
     def scaled(optimizer: Any, model: nn.Module) -> None:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         for step in range(3):
@@ -66,6 +68,8 @@ def grad_scaler(a: Adapter) -> None:
 
 @behaviour("a step GradScaler skips", "changes nothing, and its sample is dropped")
 def skipped_by_scaler(a: Adapter) -> None:
+    a.require_gradients_alone()
+
     def overflow(optimizer: Any, model: nn.Module) -> None:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         before = values(model)
@@ -107,6 +111,7 @@ def scaler_with_several(a: Adapter) -> None:
 
 @behaviour("hooks", "hooks on gradients and on steps run, and what they do counts")
 def hooks(a: Adapter) -> None:
+    a.require_gradients_alone()
     calls: list[str] = []
 
     def hooked(optimizer: Any, model: nn.Module) -> None:

@@ -214,7 +214,7 @@ def schedulers(a: Adapter) -> None:
 
 @behaviour("schedulers move the scale", "where lr is 0, neither point nor width moves; scale_lr stays a multiple of lr")
 def scheduled_scale(a: Adapter) -> None:
-    a.require_ours()
+    a.require_group_and_base()
     p = nn.Parameter(a.tensor(3))
     optimizer = a.make([p], mc_samples=1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: float(t < 2))

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from liebayes.baselines import PerExampleError
+
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(100))
 Y = torch.arange(16) % 3
 
@@ -45,7 +47,7 @@ def verdict(case: Behaviour, adapter: Adapter) -> tuple[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             case.check(adapter)
-    except NotApplicableError as reason:
+    except (NotApplicableError, PerExampleError) as reason:
         return "–", str(reason)
     except Exception as problem:
         return "no", f"{type(problem).__name__}: {problem}".split("\n")[0][:160]

@@ -1,4 +1,4 @@
-"""Fifty random `kill -9` in training on the digits, over all four rules: every run ends with the same bits.
+"""Fifty random `kill -9` in training on the digits, over all rules: every run ends with the same bits.
 
 `make torture` runs it, and keeps the figures in results/torture/kill.json.
 """

@@ -18,6 +18,7 @@ from .. import __version__, data
 from .command_line import optional_arguments_without_none, parse, settings_type
 from .opening import open_run
 from .pictures import read_images
+from .reproduce.command import reproduce
 from .run_directory import RunDirectory, RunError
 from .settings import SettingsError, TrainSettings
 from .sweep import sweep as sweep_runs
@@ -269,6 +270,9 @@ def sweep(file: File, output: Path) -> int:
         output: the folder for the runs and the table.
     """
     return sweep_runs(file, output)
+
+
+app.command(reproduce)
 
 
 @app.command

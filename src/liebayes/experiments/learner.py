@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import nn as networks
+from ..baselines import IVON, VOGN, ivon_opt
 from ..bases import Base, Dirac, Normal, parse
 from ..data import Dataset
 from ..groups import Additive, DiagonalAffine, Multiplicative, Shift
@@ -55,16 +56,24 @@ def build_optimizer(settings: TrainSettings, model: nn.Module, data_size: int) -
     if settings.rule == "sgd":
         # The paper's momentum averages, torch's adds up: R enters both as ∇R/N.
         return torch.optim.SGD(model.parameters(), lr=lr, momentum=settings.momentum or 0.0, weight_decay=prior / data_size)
-    base: Base = parse(settings.base) if settings.base else default_base(data_size)
     shared: dict[str, Any] = {
         "data_size": data_size,
         "momentum": settings.momentum,
         "mc_samples": settings.mc_samples,
         "prior": prior,
+        "seed": settings.seed,
+    }
+    curvature: dict[str, Any] = {"scale_momentum": settings.scale_momentum, "initial_curvature": settings.initial_curvature}
+    if settings.rule == "ivon-opt":
+        return ivon_opt(model.parameters(), lr, **shared, **curvature)
+    if settings.rule in ("ivon", "vogn"):
+        kind = IVON if settings.rule == "ivon" else VOGN
+        return kind(model.named_parameters(), lr, **shared, **curvature, damping=settings.damping or 0.0)
+    base: Base = parse(settings.base) if settings.base else default_base(data_size)
+    shared |= {
         "metric": METRICS[settings.metric or "absorbed"],
         "max_step": settings.max_step,
         "temperature": settings.temperature,
-        "seed": settings.seed,
     }
     if settings.rule == "additive":
         return LieGroupBLR(model.named_parameters(), Additive(), base, lr, **shared)
@@ -81,14 +90,14 @@ def build_optimizer(settings: TrainSettings, model: nn.Module, data_size: int) -
 
 
 def parallel(model: nn.Module, settings: TrainSettings) -> nn.Module:
-    """The model as every rank calls it. SGD averages gradients, the Lie-group rules covectors."""
+    """The model as every rank calls it. SGD averages gradients, the others what they make of their own samples' gradients."""
     wrapped = DistributedDataParallel(model)
     return wrapped if settings.rule == "sgd" else local_gradients(wrapped)
 
 
 def posterior_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> Posterior:
     """What the optimizer has learned. SGD is the additive rule on a Dirac base (Sec. 4.1), and its posterior a point."""
-    if isinstance(optimizer, LieGroupBLR):
-        return optimizer.posterior(model)
+    if not isinstance(optimizer, torch.optim.SGD):
+        return cast(LieGroupBLR, optimizer).posterior(model)
     points = {name: Shift(p.detach().clone()) for name, p in model.named_parameters()}
     return Posterior(model, {name: Family(Additive(), Dirac(), g) for name, g in points.items()}, temperature=0.0)

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from torch.nn.functional import cross_entropy
 
 from .. import data
 from ..metrics import classification_metrics
-from ..optim import LieGroupBLR
 from ..posterior import Posterior
 from . import checkpoint
 from .display import Display
@@ -130,6 +129,10 @@ class InterruptedRunError(RunError):
     """The run was asked to stop; its checkpoint is written."""
 
 
+class DivergedRunError(RunError):
+    """The loss is not finite any more."""
+
+
 class OtherEnvironmentWarning(UserWarning):
     """A run is resumed elsewhere, or with another number of processes or threads."""
 
@@ -175,7 +178,7 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
                 due = interrupted() or time.monotonic() - saved_at > settings.checkpoint_seconds
                 asked = ranks.highest(2 if not math.isfinite(loss) else int(due))
                 if asked == 2:
-                    raise RunError(
+                    raise DivergedRunError(
                         f"The loss is not finite in epoch {progress.epoch + 1}: try a lower --lr. The last checkpoint is kept."
                     )
                 if asked == 1:
@@ -223,11 +226,7 @@ def _step(optimizer: torch.optim.Optimizer, network: Callable[[Tensor], Tensor],
         loss.backward()
         return loss.detach()
 
-    if isinstance(optimizer, LieGroupBLR):
-        return optimizer.step(closure)
-    loss = closure()
-    optimizer.step()
-    return loss
+    return cast(Any, optimizer).step(closure)
 
 
 def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_size: int = 500) -> dict[str, float]:

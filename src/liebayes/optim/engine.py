@@ -7,7 +7,7 @@ rounding, given the same noise; `reference` is the one to read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,18 @@ State = Mapping[Tensor, ParameterState]
 Tensors = Mapping[Tensor, Tensor]
 Sums = dict[Tensor, list[Tensor]]
 """Covectors of several samples, added up: one tensor for each block of a parameter's element."""
+
+
+class Formulas(NamedTuple):
+    """What is done to a bucket: that of the rule, or of a baseline, which shares everything else."""
+
+    covector: Callable[..., Any] = reference.covector
+    advance: Callable[..., Any] = reference.advance
+
+    @property
+    def of_the_rule(self) -> bool:
+        """Whether these are the formulas that the kernel has."""
+        return self == Formulas()
 
 
 def draw(
@@ -37,6 +49,7 @@ def draw(
 
 
 def fold(
+    formulas: Formulas,
     parameters: Sequence[Tensor],
     state: State,
     settings: Settings,
@@ -47,7 +60,7 @@ def fold(
     together: bool = True,
 ) -> None:
     """Adds the covector of a sample to the sums, or begins them with it. A missing gradient is 0."""
-    fast, slow = _split(parameters, settings)
+    fast, slow = _split(parameters, settings) if formulas.of_the_rule else ([], parameters)
     if fast:
         blocks = len(type(settings["group"].at(torch.ones(1)))._fields)
         for p in fast:
@@ -56,13 +69,14 @@ def fold(
         kernel.fold(fast, state, settings, samples, gradients, sums, first)
     for bucket in reference.buckets_of(slow, state, settings, together):
         fetched = reference.fetch(bucket, [state[p] for p in bucket.parameters], settings)
-        xi = _covector(fetched, bucket, settings, samples, gradients)
+        xi = _covector(formulas, fetched, bucket, settings, samples, gradients)
         for i, block in enumerate(xi):
             places = [_place(sums, p, i, block, bucket.flat) for p in bucket.parameters]
             bucket.write(block if first else block + bucket.read(places, block.dtype), places)
 
 
 def advance(
+    formulas: Formulas,
     parameters: Sequence[Tensor],
     state: State,
     settings: Settings,
@@ -79,13 +93,13 @@ def advance(
 
     Covectors are averaged over processes, unless they are `local`. Returns how many coordinates were bounded.
     """
-    fast, slow = _split(parameters, settings)
+    fast, slow = _split(parameters, settings) if formulas.of_the_rule else ([], parameters)
     alone = local or reduction.world_size(process_group) == 1
     bounded: int | Tensor = 0
     if fast:
         if not alone:
             if not folds:
-                fold(fast, state, settings, samples, gradients, sums, first=True)
+                fold(formulas, fast, state, settings, samples, gradients, sums, first=True)
             _average([block for p in fast for block in sums[p]], process_group)
         from_sums = None if alone and not folds else sums
         element = settings["group"].at(torch.ones(1))
@@ -98,10 +112,10 @@ def advance(
         if folds:
             xi = _mean_of_sums(fetched.element, bucket, sums, folds)
         else:
-            xi = _covector(fetched, bucket, settings, samples, gradients)
+            xi = _covector(formulas, fetched, bucket, settings, samples, gradients)
         if not alone:
             xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), process_group))
-        bounded = bounded + reference.advance(fetched, bucket, states, settings, form(fetched.element), xi)
+        bounded = bounded + formulas.advance(fetched, bucket, states, settings, form(fetched.element), xi)
     for p in parameters:
         state[p]["steps"] += 1
     return bounded
@@ -115,9 +129,11 @@ def _split(parameters: Sequence[Tensor], settings: Settings) -> tuple[Sequence[T
     return fast, [] if len(fast) == len(parameters) else [p for p in parameters if not kernel.reads(p)]
 
 
-def _covector(fetched: reference.Fetched, bucket: Any, settings: Settings, samples: Tensors, gradients: Tensors) -> Any:
+def _covector(
+    formulas: Formulas, fetched: Any, bucket: Any, settings: Settings, samples: Tensors, gradients: Tensors
+) -> Any:
     chosen = bucket.parameters
-    return reference.covector(
+    return formulas.covector(
         fetched.element, bucket, [samples[p] for p in chosen], [gradients.get(p) for p in chosen], settings
     )
 

@@ -128,6 +128,15 @@ class LieGroupBLR(Optimizer):
             },
         )
 
+    # What a step does to a bucket. The baselines share this protocol with other formulas.
+    _start_state = staticmethod(reference.start_state)
+    _covector = staticmethod(reference.covector)
+    _advance = staticmethod(reference.advance)
+
+    @property
+    def _formulas(self) -> engine.Formulas:
+        return engine.Formulas(self._covector, self._advance)
+
     def _clear(self) -> None:
         self._buffers = SampleBuffers()
         self._sums: engine.Sums = {}
@@ -226,7 +235,9 @@ class LieGroupBLR(Optimizer):
             for p in settings["params"]:
                 if p.requires_grad and self._buffers.require(p):
                     self._sums.pop(p, None)
-                    reference.prepare(p, self.state[p], settings)
+                    reference.follow_layout(p, self.state[p])
+                    if not self.state[p]:
+                        self.state[p].update(self._start_state(p, settings))
         self._draw_into(self._buffers.values, first + self._folds)
 
     def _draw_into(self, targets: engine.Tensors, stream: int) -> None:
@@ -264,7 +275,8 @@ class LieGroupBLR(Optimizer):
             self._sums = {p: blocks for p, blocks in self._sums.items() if p in sampled}
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in sampled]
-            engine.fold(chosen, self.state, settings, samples, found, self._sums, self._folds == 0, self.foreach)
+            first = self._folds == 0
+            engine.fold(self._formulas, chosen, self.state, settings, samples, found, self._sums, first, self.foreach)
         self._folded.update(found)
         self._folds += 1
 
@@ -404,8 +416,8 @@ class LieGroupBLR(Optimizer):
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in chosen_ones]
             self.bounded = self.bounded + engine.advance(
-                chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found, self._sums,
-                self._folds, self.process_group, local=sharded, together=self.foreach,
+                self._formulas, chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found,
+                self._sums, self._folds, self.process_group, local=sharded, together=self.foreach,
             )  # fmt: skip
         self.steps += 1
         self.clock += 1
@@ -474,7 +486,7 @@ class LieGroupBLR(Optimizer):
             for settings in self.param_groups:
                 for p in settings["params"]:
                     if p.requires_grad:
-                        state = self.state[p] or reference.start_state(p, settings)
+                        state = self.state[p] or self._start_state(p, settings)
                         found[p] = reference.family(p, state, settings)
         return found
 

@@ -31,10 +31,8 @@ def working_dtype(p: Tensor) -> torch.dtype:
     return torch.float32 if p.dtype.itemsize < 4 else p.dtype
 
 
-def prepare(p: Tensor, state: ParameterState, settings: Settings) -> None:
-    """Gives a parameter its first state, or the state it has the layout of the parameter."""
-    if not state:
-        state.update(start_state(p, settings))
+def follow_layout(p: Tensor, state: ParameterState) -> None:
+    """Gives a parameter's state the layout that the parameter has now."""
     for name, value in state.items():
         if isinstance(value, Tensor) and value.shape == p.shape and value.stride() != p.stride() and not is_sharded(p):
             state[name] = torch.empty_like(p, dtype=value.dtype, requires_grad=False).copy_(value)

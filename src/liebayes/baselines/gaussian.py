@@ -1,0 +1,144 @@
+"""What iVON and VOGN share: a Newton-like step on the mean m and precision of a diagonal Gaussian N(m, σ²).
+
+With N data, a prior of precision δ and damping d, both keep a curvature h of the mean loss, and σ² = 1/(N·a) with
+a = h + δ/N + d. Then, with ρ = 1 − β₂ and the gradient ĝ of the mean loss at a sample θ = m + σε,
+
+    h ← h + ρ(ĥ − h) + (a correction),   M ← β₁M + (1 − β₁)ĝ,   m ← m − α·(M/(1 − β₁ᵗ) + (δ/N)·m)/a.
+
+They differ in ĥ and the correction. Here the state is log σ, not h: 1/a = Nσ², and a step of h is one of log a,
+
+    a ← a·(1 + relative growth),   log σ ← log σ − ½·log(1 + relative growth),
+
+so that no precision turns negative by rounding, as no scale of the Lie-group rules does. h itself is a − δ/N − d. The
+Gaussian is the diagonal affine group on a Normal base, so samples, gradients and checkpoints are those of `LieGroupBLR`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..bases import Normal
+from ..groups import DiagonalAffine, ScaleShift
+from ..optim import LieGroupBLR, reference
+from ..optim.buckets import Bucket
+
+LARGEST = 1e18
+"""A bound on the relative growth of a in one step, whose square float32 can hold."""
+
+
+class GaussianBaseline(LieGroupBLR, ABC):
+    """A diagonal Gaussian whose mean takes steps in units of its variance; see `IVON` for the arguments."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        data_size: int,
+        momentum: float,
+        scale_momentum: float,
+        prior: float,
+        damping: float,
+        initial_curvature: float,
+        mc_samples: int,
+        seed: int,
+        maximize: bool,
+        nonfinite: Literal["raise", "skip"],
+        foreach: bool,
+        process_group: Any,
+    ) -> None:
+        self._own_defaults = {"damping": damping, "initial_curvature": initial_curvature}
+        super().__init__(
+            params,
+            DiagonalAffine(),
+            Normal(),
+            lr,
+            data_size=data_size,
+            momentum=momentum,
+            scale_momentum=scale_momentum,
+            mc_samples=mc_samples,
+            prior=prior,
+            seed=seed,
+            maximize=maximize,
+            nonfinite=nonfinite,
+            foreach=foreach,
+            process_group=process_group,
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, also in mid-training, with settings of their own or the defaults."""
+        for name in sorted({"group", "base", "metric", "temperature", "scale_lr", "max_step"} & set(param_group)):
+            raise ValueError(f"{type(self).__name__} has no {name} to choose, but got {param_group[name]!r}: leave it out.")
+        super().add_param_group({**self._own_defaults, **param_group})
+        try:
+            # The width at the start belongs to the base, so that logarithms of scales begin at 0.
+            self.param_groups[-1]["base"] = Normal(_initial_width(self.param_groups[-1]))
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_own_defaults": self._own_defaults}
+
+    @abstractmethod
+    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
+        """By how much a grows relative to itself: a ← a·(1 + growth)."""
+
+    @staticmethod
+    def _start_state(p: Tensor, settings: reference.Settings) -> reference.ParameterState:
+        state = reference.start_state(p, settings)
+        del state["momentum_log_scale"]
+        return state
+
+    def _advance(
+        self,
+        fetched: reference.Fetched,
+        bucket: Bucket,
+        states: list[reference.ParameterState],
+        settings: reference.Settings,
+        form: Any,
+        xi: ScaleShift,
+    ) -> int:
+        log_scale, mean = fetched.element
+        base, N, beta = settings["base"], settings["data_size"], settings["momentum"]
+        scale = fetched.element.scale * base.scale
+        gradient = xi.shift / fetched.element.scale
+        log_scale = log_scale - 0.5 * self._growth(xi.log_scale, scale.square(), settings).log1p()
+        momentum = torch.lerp(gradient, fetched.state["momentum_shift"], beta)
+        variance = (ScaleShift(log_scale, mean).scale * base.scale).square()
+        direction = (momentum / (1 - beta ** (states[0]["steps"] + 1))).add(mean, alpha=settings["prior"] / N)
+        mean = mean - (settings["lr"] * N) * variance * direction
+        point, results = fetched.layout.store(fetched.point, ScaleShift(log_scale, mean), bucket.parameters[0].dtype)
+        for name, values in {**results, "momentum_shift": momentum}.items():
+            bucket.write(values, [state[name] for state in states])
+        bucket.write(point, [p.detach() for p in bucket.parameters])
+        return 0
+
+
+def gradients_only(settings: reference.Settings) -> reference.Settings:
+    """Settings for the covector without the prior and the entropy, which have their places in the step."""
+    return {**settings, "prior": 0.0, "temperature": 0.0}
+
+
+def precision_floor(settings: reference.Settings) -> float:
+    """δ/N + d: what a holds beside the curvature."""
+    return settings["prior"] / settings["data_size"] + settings["damping"]
+
+
+def _initial_width(settings: reference.Settings) -> float:
+    for name in ("damping", "initial_curvature"):
+        value = settings[name]
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be zero or positive, but got {value!r}.")
+    if callable(settings["prior"]):
+        raise ValueError(f"prior must be a number, the precision, but got {settings['prior']!r}. Use AffineBLR for functions.")
+    precision = settings["data_size"] * (settings["initial_curvature"] + precision_floor(settings))
+    if precision == 0:
+        raise ValueError("The precision would start at 0. Give a positive initial_curvature, damping or prior.")
+    return 1 / math.sqrt(precision)

@@ -1,0 +1,110 @@
+"""iVON: the improved variational online Newton method (Lin, Schmidt and Khan, 2020, Fig. 1).
+
+In the words of `gaussian`, the curvature is estimated by reparametrisation, E[∇²ℓ] = E[∇ℓ·(θ − m)/σ²], from one gradient:
+
+    ĥ = ĝ·(θ − m)/σ²,   h ← h + ρ(ĥ − h) + ½ρ²(ĥ − h)²/a.
+
+Without the last term ĥ, which has any sign, would make a = h + δ/N + d negative sooner or later. With u = ρ(ĥ − h)/a it is
+
+    a ← a·(1 + u + ½u²) = ½a·(1 + (1 + u)²) ≥ ½a > 0:
+
+whatever ĥ is, a and with it the variance stay positive, and no step more than halves a. This says nothing of the sign of h:
+it stays above −(δ/N + d) and may well be negative, as the curvature of a network is in places.
+
+The affine rule of Sec. 4.3 has a ← a·eᵘ there: iVON is its second-order approximation, and both see one covector,
+(U, V) = ((θ − m)ĝ, σĝ). As σ² = 1/(Na), u = ρ(N·U − 1 + (δ + Nd)σ²) needs no division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ..groups import ScaleShift
+from ..optim import reference
+from ..optim.buckets import Bucket
+from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
+
+
+class IVON(GaussianBaseline):
+    """iVON (Lin, Schmidt and Khan, 2020): a diagonal Gaussian by natural gradients, at one gradient a step.
+
+    Samples, closures, `sampled()`, checkpoints and `posterior(model)` are those of `LieGroupBLR`.
+
+    Args:
+        params: parameters, or dictionaries of them with settings of their own.
+        lr: the step size α of the mean, in units of the variance times N.
+        data_size: N, the number of training data.
+        momentum: β₁ of the gradient's average.
+        scale_momentum: β₂ of the curvature's average.
+        prior: the precision δ of the prior N(0, 1/δ).
+        damping: d, added to the curvature; without it, flat directions take steps that are too long.
+        initial_curvature: h before the first step; the variance starts at 1/(N(h + δ/N + d)).
+        mc_samples: Monte Carlo samples per step.
+        seed: fixes all noise.
+        maximize: ascend the objective instead.
+        nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step.
+        foreach: work on many parameters at once.
+        process_group: the processes to average over; all of them by default where torch.distributed runs.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = IVON(model.parameters(), lr=0.1, data_size=100)
+    >>> with optimizer.sampled():
+    ...     model(torch.ones(8, 3)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.posterior(model).std()["bias"].shape
+    torch.Size([1])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.5,
+        *,
+        data_size: int,
+        momentum: float = 0.8,
+        scale_momentum: float = 0.999,
+        prior: float = 0.1,
+        damping: float = 1.0,
+        initial_curvature: float = 0.1,
+        mc_samples: int = 1,
+        seed: int = 0,
+        maximize: bool = False,
+        nonfinite: Literal["raise", "skip"] = "raise",
+        foreach: bool = True,
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            data_size=data_size,
+            momentum=momentum,
+            scale_momentum=scale_momentum,
+            prior=prior,
+            damping=damping,
+            initial_curvature=initial_curvature,
+            mc_samples=mc_samples,
+            seed=seed,
+            maximize=maximize,
+            nonfinite=nonfinite,
+            foreach=foreach,
+            process_group=process_group,
+        )
+
+    @staticmethod
+    def _covector(
+        element: ScaleShift,
+        bucket: Bucket,
+        samples: list[Tensor],
+        gradients: list[Tensor | None],
+        settings: reference.Settings,
+    ) -> ScaleShift:
+        return reference.covector(element, bucket, samples, gradients, gradients_only(settings))
+
+    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
+        N, rho = settings["data_size"], 1 - settings["scale_momentum"]
+        u = (rho * (N * curvature - 1 + N * precision_floor(settings) * variance)).clamp(-LARGEST, LARGEST)
+        return u + 0.5 * u.square()

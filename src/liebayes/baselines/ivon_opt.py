@@ -1,0 +1,96 @@
+"""IVON of the package `ivon-opt` (Shen et al., 2024), which is not ours, with what the training program asks of an optimizer.
+
+Where they overlap it is our `IVON` with damping 0: its `weight_decay` is δ/N, its `hess_init` the first h. By default it
+multiplies the step size by hess_init + δ/N. Its noise comes from torch's own generator and its count of steps is in no
+checkpoint; here both are a function of the seed and the step, so that runs resume to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bases import Normal
+from ..groups import DiagonalAffine, ScaleShift
+from ..optim.noise import stream_generator
+from ..optim.reduction import rank
+from ..posterior import Posterior, unwrap
+from ..rule import Family
+
+
+def ivon_opt(
+    params: Iterable[Any],
+    lr: float = 0.1,
+    *,
+    data_size: int,
+    momentum: float = 0.9,
+    scale_momentum: float = 0.99999,
+    prior: float = 0.1,
+    initial_curvature: float = 0.1,
+    mc_samples: int = 1,
+    seed: int = 0,
+) -> Any:
+    """An `ivon.IVON` whose `step(closure)` draws the samples, and which has `posterior(model)`; needs the package `ivon-opt`.
+
+    >>> model = nn.Linear(3, 1)
+    >>> optimizer = ivon_opt(model.parameters(), data_size=100)
+    >>> def closure():
+    ...     optimizer.zero_grad()
+    ...     loss = model(torch.ones(8, 3)).square().mean()
+    ...     loss.backward()
+    ...     return loss
+    >>> loss = optimizer.step(closure)
+    >>> optimizer.posterior(model).std()["bias"].shape
+    torch.Size([1])
+    """
+    try:
+        import ivon
+    except ImportError as error:
+        raise ImportError("ivon-opt is a package of its own, which is not installed: pip install ivon-opt.") from error
+
+    class IVONOpt(ivon.IVON):
+        def _sample_params(self) -> tuple[Tensor, Tensor]:
+            stream = rank() * self.mc_samples + self.state["count"]  # pyright: ignore[reportArgumentType]
+            generator = stream_generator(seed, self.current_step, stream, torch.device("cpu"))
+            with torch.random.fork_rng():
+                torch.manual_seed(generator.initial_seed())
+                return super()._sample_params()
+
+        def step(self, closure: Callable[[], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            def at_a_sample() -> Any:
+                with self.sampled_params(train=True):
+                    return closure()
+
+            return super().step(at_a_sample)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "current_step": self.current_step}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            super().load_state_dict(state_dict)
+            self.current_step = state_dict["current_step"]
+
+        def posterior(self, model: nn.Module) -> Posterior:
+            families: dict[Tensor, Family[ScaleShift]] = {}
+            for group in self.param_groups:
+                widths = (group["ess"] * (group["hess"] + group["weight_decay"])).rsqrt()
+                sizes = [p.numel() for p in group["params"]]
+                for p, width in zip(group["params"], widths.split(sizes), strict=True):
+                    element = ScaleShift(width.log().view_as(p), p.detach().clone())
+                    families[p] = Family(DiagonalAffine(), Normal(), element)
+            return Posterior(model, {name: families[p] for name, p in unwrap(model).named_parameters() if p in families})
+
+    return IVONOpt(
+        params,
+        lr=lr,
+        ess=data_size,
+        hess_init=initial_curvature,
+        beta1=momentum,
+        beta2=scale_momentum,
+        weight_decay=prior / data_size,
+        mc_samples=mc_samples,
+        sync=True,
+    )
