@@ -1,19 +1,19 @@
 """The rule on the parameters of one group: draw a sample, take a covector in, advance the elements.
 
-Each is done by the native kernel for the parameters it takes, and in torch, bucket by bucket, for the others. The two agree to
-rounding, given the same noise; `reference` is the one to read.
+Each is done by the native kernel on the CPU, by Triton's on a GPU, and in torch, bucket by bucket, for what these do not take.
+All agree to rounding, given the same noise; `reference` is the one to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..rule import Form
-from . import kernel, philox, reduction, reference
+from . import gpu, kernel, philox, reduction, reference
 from .noise import Noise
 from .reference import ParameterState, Settings
 
@@ -39,11 +39,16 @@ def draw(
     parameters: Sequence[Tensor], state: State, settings: Settings, noise: Noise, targets: Tensors, together: bool = True
 ) -> None:
     """θ = g·ε into `targets`."""
-    known = noise.source != "torch" and philox.supports(settings["base"])
-    fast, slow = _split(parameters, settings) if known else ([], parameters)
-    if fast:
-        kernel.draw(fast, state, settings, noise, targets)
-    for bucket in reference.buckets_of(slow, state, settings, together):
+    counted = noise.source != "torch" and philox.supports(settings["base"])
+    paths = _paths(parameters, settings, counted)
+    if paths.native:
+        kernel.draw(paths.native, state, settings, noise, targets)
+    for chosen in _launches(paths.gpu if noise.source == "philox" else [], state):
+        into, numbers = [targets[p] for p in chosen], [noise.numbers[p] for p in chosen]
+        counter = {"seed": noise.seed, "step": noise.step, "stream": noise.stream}
+        gpu.sample(chosen, [state[p] for p in chosen], settings, into, numbers=numbers, **counter)
+    rest = paths.torch if noise.source == "philox" else [*paths.gpu, *paths.torch]
+    for bucket in reference.buckets_of(rest, state, settings, together):
         fetched = reference.fetch(bucket, [state[p] for p in bucket.parameters], settings)
         bucket.write(reference.draw(fetched, bucket, settings, noise), [targets[p] for p in bucket.parameters])
 
@@ -60,14 +65,18 @@ def fold(
     together: bool = True,
 ) -> None:
     """Adds the covector of a sample to the sums, or begins them with it. A missing gradient is 0."""
-    fast, slow = _split(parameters, settings) if formulas.of_the_rule else ([], parameters)
-    if fast:
-        blocks = len(type(settings["group"].at(torch.ones(1)))._fields)
-        for p in fast:
-            if p not in sums:
-                sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in range(blocks)]
-        kernel.fold(fast, state, settings, samples, gradients, sums, first)
-    for bucket in reference.buckets_of(slow, state, settings, together):
+    paths = _paths(parameters, settings, formulas.of_the_rule)
+    blocks = len(settings["group"].at(torch.ones(1)))
+    for p in [*paths.native, *paths.gpu]:
+        if p not in sums:
+            sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in range(blocks)]
+    if paths.native:
+        kernel.fold(paths.native, state, settings, samples, gradients, sums, first)
+    for chosen in _launches(paths.gpu, state):
+        for block in [block for p in chosen for block in sums[p] if first]:
+            block.zero_()
+        gpu.fold(chosen, [state[p] for p in chosen], settings, [samples[p] for p in chosen], [sums[p] for p in chosen])
+    for bucket in reference.buckets_of(paths.torch, state, settings, together):
         fetched = reference.fetch(bucket, [state[p] for p in bucket.parameters], settings)
         xi = _covector(formulas, fetched, bucket, settings, samples, gradients)
         for i, block in enumerate(xi):
@@ -93,20 +102,25 @@ def advance(
 
     Covectors are averaged over processes, unless they are `local`. Returns how many coordinates were bounded.
     """
-    fast, slow = _split(parameters, settings) if formulas.of_the_rule else ([], parameters)
+    paths = _paths(parameters, settings, formulas.of_the_rule)
     alone = local or reduction.world_size(process_group) == 1
+    fast = [*paths.native, *paths.gpu]
+    if fast and not alone:
+        if not folds:
+            fold(formulas, fast, state, settings, samples, gradients, sums, first=True)
+        _average([block for p in fast for block in sums[p]], process_group)
+    summed = bool(folds) or not alone
     bounded: int | Tensor = 0
-    if fast:
-        if not alone:
-            if not folds:
-                fold(formulas, fast, state, settings, samples, gradients, sums, first=True)
-            _average([block for p in fast for block in sums[p]], process_group)
-        from_sums = None if alone and not folds else sums
-        element = settings["group"].at(torch.ones(1))
-        bounded += kernel.advance(
-            fast, state, settings, form(element), samples, gradients, from_sums, share=1 / max(folds, 1)
+    if paths.native:
+        metric = form(settings["group"].at(torch.ones(1)))
+        shares = (sums, 1 / max(folds, 1)) if summed else (None, 1.0)
+        bounded += kernel.advance(paths.native, state, settings, metric, samples, gradients, *shares)
+    for chosen in _launches(paths.gpu, state):
+        covectors: dict[str, Any] = (
+            {"sums": [sums[p] for p in chosen], "folds": max(folds, 1)} if summed else {"samples": [samples[p] for p in chosen]}
         )
-    for bucket in reference.buckets_of(slow, state, settings, together):
+        bounded = bounded + gpu.step(chosen, [state[p] for p in chosen], settings, **covectors)
+    for bucket in reference.buckets_of(paths.torch, state, settings, together):
         states = [state[p] for p in bucket.parameters]
         fetched = reference.fetch(bucket, states, settings)
         if folds:
@@ -121,12 +135,31 @@ def advance(
     return bounded
 
 
-def _split(parameters: Sequence[Tensor], settings: Settings) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """The parameters of the kernel, and the others."""
-    if not kernel.takes(settings):
-        return [], parameters
-    fast = [p for p in parameters if kernel.reads(p)]
-    return fast, [] if len(fast) == len(parameters) else [p for p in parameters if not kernel.reads(p)]
+class _Paths(NamedTuple):
+    native: Sequence[Tensor]
+    gpu: Sequence[Tensor]
+    torch: Sequence[Tensor]
+
+
+def _paths(parameters: Sequence[Tensor], settings: Settings, fast: bool) -> _Paths:
+    """Who does the work on each parameter."""
+    if not fast:
+        return _Paths([], [], parameters)
+    native = [p for p in parameters if kernel.reads(p)] if kernel.takes(settings) else []
+    if len(native) == len(parameters):
+        return _Paths(native, [], [])
+    others = [p for p in parameters if not kernel.reads(p)] if native else parameters
+    on_gpu = [gpu.supports(p, settings) for p in others]
+    pairs = list(zip(others, on_gpu, strict=True))
+    return _Paths(native, [p for p, yes in pairs if yes], [p for p, yes in pairs if not yes])
+
+
+def _launches(parameters: Sequence[Tensor], state: State) -> Iterator[list[Tensor]]:
+    """Parameters that one launch can serve: of one device and age."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for p in parameters:
+        kinds.setdefault((p.device, state[p]["steps"]), []).append(p)
+    yield from kinds.values()
 
 
 def _covector(

@@ -18,7 +18,7 @@ from .. import bases, native
 from ..bases import Base
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Fisher, Form
-from .buckets import dense
+from .buckets import is_dense
 from .layout import layout_for
 from .noise import Noise
 
@@ -53,7 +53,7 @@ def reads(t: Tensor) -> bool:
     return (
         t.dtype is torch.float32
         and t.is_cpu
-        and (t.is_contiguous() or dense(t))
+        and (t.is_contiguous() or is_dense(t))
         and type(t) in _PLAIN
         and t.numel() > 0
     )

@@ -10,7 +10,7 @@ parameters follow one another: it serves what the others do not, parameters that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -18,15 +18,18 @@ import torch
 from torch import Tensor
 
 from .. import native
+from . import gpu
 
 Source = Literal["xoshiro", "philox", "torch"]
 
 _MASK = 0xFFFFFFFF
 
 
-def choose_source(name: str | None) -> Source:
-    """The source of that name; the fastest there is for None."""
+def choose_source(name: str | None, parameters: Iterable[Tensor] = ()) -> Source:
+    """The source of that name; for None, the fastest there is for these parameters."""
     if name is None:
+        if any(p.device.type == "cuda" for p in parameters):
+            return "philox" if gpu.has_triton() else "torch"
         return "xoshiro" if native.available() else "torch"
     if name not in get_args(Source):
         raise ValueError(f"noise must be one of {', '.join(get_args(Source))} or None, but got {name!r}.")

@@ -103,7 +103,6 @@ class LieGroupBLR(Optimizer):
         self.foreach = foreach
         self.process_group: Any = process_group
         self.seed: int = int(seed)
-        self.noise: Source = choose_source(noise)
         self.steps: int = 0
         self.skipped: int = 0
         self.clock: int = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
@@ -127,6 +126,7 @@ class LieGroupBLR(Optimizer):
                 "base": base,
             },
         )
+        self.noise: Source = choose_source(noise, self._trained())
 
     # What a step does to a bucket. The baselines share this protocol with other formulas.
     _start_state = staticmethod(reference.start_state)

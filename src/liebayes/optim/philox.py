@@ -36,6 +36,9 @@ GROUP = 32
 SECOND = 1 << 31
 """The bit of `tensor` that marks the second word of bases that need two for a number."""
 
+LARGEST = 1 << 34
+"""Elements a tensor can have: the first counter has 32 bits."""
+
 _MASK = 0xFFFFFFFF
 _LANES = 8
 _PIECE = 1 << 13  # groups at a time: temporaries of half a megabyte, which stay in the cache
@@ -109,7 +112,7 @@ def supports(base: Base) -> bool:
 def _pieces(start: int, count: int) -> Iterator[tuple[int, int, slice, slice]]:
     """Cuts a range of elements at whole groups: (first group, groups, the elements wanted of these, their place)."""
     stop = start + count
-    if not 0 <= start <= stop <= (_MASK + 1) // _LANES * GROUP:
+    if not 0 <= start <= stop <= LARGEST:
         raise ValueError(f"A tensor has elements 0 to 2³⁴ in this stream, but {start} to {stop} were asked for.")
     for first in range(start // GROUP, -(-stop // GROUP), _PIECE):
         groups = min(_PIECE, -(-stop // GROUP) - first)
