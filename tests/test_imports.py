@@ -19,7 +19,8 @@ ALLOWED = {
     "variational": {"groups", "bases", "rule"},
     "prediction": set(),
     "posterior": {"groups", "bases", "rule", "prediction"},
-    "optim": {"groups", "bases", "rule", "posterior"},  # an optimizer hands out its posterior
+    "native": set(),
+    "optim": {"native", "groups", "bases", "rule", "posterior"},  # an optimizer hands out its posterior
     "baselines": {"groups", "bases", "rule", "posterior", "optim"},
     "metrics": set(),
     "nn": set(),
@@ -30,7 +31,7 @@ ALLOWED = {
 KERNELS = {ROOT / "optim" / "gpu" / f"{name}.py" for name in ("arithmetic", "draws", "kernels")}
 """Written in Triton's language, and imported where they are launched."""
 
-CORE = ("groups", "bases", "rule", "variational", "optim", "baselines", "posterior", "prediction")
+CORE = ("groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction")
 
 
 def room(path: Path) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from .. import __version__, native
 from ..data import Dataset
 from . import checkpoint
 from .settings import SettingsError, TrainSettings
@@ -186,6 +186,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "kernel": native.describe(),
         "processor": _processor(),
         "git": _git_state(),
     }

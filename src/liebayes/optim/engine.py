@@ -116,9 +116,9 @@ def advance(
         shares = (sums, 1 / max(folds, 1)) if summed else (None, 1.0)
         bounded += kernel.advance(paths.native, state, settings, metric, samples, gradients, *shares)
     for chosen in _launches(paths.gpu, state):
-        covectors: dict[str, Any] = (
-            {"sums": [sums[p] for p in chosen], "folds": max(folds, 1)} if summed else {"samples": [samples[p] for p in chosen]}
-        )
+        covectors: dict[str, Any] = {"samples": [samples[p] for p in chosen]}
+        if summed:
+            covectors = {"sums": [sums[p] for p in chosen], "folds": max(folds, 1)}
         bounded = bounded + gpu.step(chosen, [state[p] for p in chosen], settings, **covectors)
     for bucket in reference.buckets_of(paths.torch, state, settings, together):
         states = [state[p] for p in bucket.parameters]
