@@ -17,16 +17,17 @@ ALLOWED = {
     "bases": set(),
     "rule": {"groups", "bases"},
     "variational": {"groups", "bases", "rule"},
+    "threads": set(),
     "prediction": set(),
-    "posterior": {"groups", "bases", "rule", "prediction"},
-    "optim": {"groups", "bases", "rule", "posterior"},  # an optimizer hands out its posterior
+    "posterior": {"groups", "bases", "rule", "prediction", "threads"},
+    "optim": {"groups", "bases", "rule", "posterior", "threads"},  # an optimizer hands out its posterior
     "metrics": set(),
     "nn": set(),
     "data": set(),
 }
 """What each room may import of ours; rooms that are not here may import all."""
 
-CORE = ("groups", "bases", "rule", "variational", "optim", "posterior", "prediction")
+CORE = ("groups", "bases", "rule", "variational", "optim", "posterior", "prediction", "threads")
 
 
 def room(path: Path) -> str:

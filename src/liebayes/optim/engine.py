@@ -5,7 +5,7 @@ Every formula is the rule's. What happens here is fetching its arguments from pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -74,11 +74,14 @@ def draw(fetched: Fetched, bucket: Bucket, settings: Settings, generator: torch.
     )
 
 
-def covector(element: Any, bucket: Bucket, samples: list[Tensor], settings: Settings) -> Any:
-    """① + τ/N·② at the samples, from the gradients in `.grad`, with the prior's ∇R/N (line 6 of Alg. 1–3)."""
+def covector(
+    element: Any, bucket: Bucket, samples_of: Mapping[Tensor, Tensor], gradients: Mapping[Tensor, Tensor], settings: Settings
+) -> Any:
+    """① + τ/N·② at the samples, from their gradients, with the prior's ∇R/N (line 6 of Alg. 1–3); no gradient means zero."""
     dtype = working_dtype(bucket.parameters[0])
+    samples = [samples_of[p] for p in bucket.parameters]
     theta = bucket.read(samples, dtype)
-    gradient = bucket.read([torch.zeros_like(p) if p.grad is None else p.grad for p in bucket.parameters], dtype)
+    gradient = bucket.read([gradients[p] if p in gradients else torch.zeros_like(p) for p in bucket.parameters], dtype)
     if settings["maximize"]:
         gradient = -gradient
     data_size, prior = settings["data_size"], settings["prior"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,10 +15,14 @@ from .settings import named
 from .sharding import local
 
 
-def all_finite(parameters: list[Tensor]) -> bool:
+def present(parameters: list[Tensor]) -> list[Tensor]:
+    """The gradients of those parameters that have one."""
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def all_finite(gradients: list[Tensor]) -> bool:
     """Whether no gradient has an infinite or NaN value."""
-    gradients = [local(p.grad) for p in parameters if p.grad is not None]
-    gradients = [gradient for gradient in gradients if gradient.numel()]
+    gradients = [gradient for gradient in map(local, gradients) if gradient.numel()]
     if not gradients:
         return True
     # A sum is finite only if all its numbers are, and by far the quickest to take.
@@ -25,11 +30,12 @@ def all_finite(parameters: list[Tensor]) -> bool:
     return all(bool(torch.isfinite(total)) for total in sums)
 
 
-def require_dense(groups: list[dict[str, Any]]) -> None:
-    """Refuses sparse gradients, by the name of their parameter."""
+def require_dense(groups: list[dict[str, Any]], gradients: Mapping[Tensor, Tensor] | None = None) -> None:
+    """Refuses sparse gradients, those given or those in `.grad`, by the name of their parameter."""
     for settings in groups:
         for name, p in named(settings):
-            if p.grad is not None and p.grad.layout != torch.strided:
+            gradient = p.grad if gradients is None else gradients.get(p)
+            if gradient is not None and gradient.layout != torch.strided:
                 raise ValueError(
                     f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
                 )

@@ -22,8 +22,10 @@ from . import engine, gradients, reduction, sharding
 from .buckets import Bucket, buckets
 from .checkpoint import NOISE_STREAM, own_precision, with_own_objects
 from .noise import stream_generator
+from .parallel import Evaluation
 from .sampling import SampleBuffers
 from .settings import Prior, prepare, written
+from .substitution import leaves_here
 
 
 class NonFiniteError(RuntimeError):
@@ -56,6 +58,8 @@ class LieGroupBLR(Optimizer):
         maximize: ascend the objective instead.
         nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
         foreach: work on many parameters at once; the same numbers as one by one, to rounding.
+        parallel: evaluate the samples of `step(closure)` in threads, one sample in each; the same numbers as one after the
+            other, to rounding. By default where the closure allows it; `evaluation` tells. True insists.
         process_group: the processes to average covectors over; all of them by default where torch.distributed runs.
 
     >>> model = nn.Linear(3, 1)
@@ -89,6 +93,7 @@ class LieGroupBLR(Optimizer):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         if int(mc_samples) != mc_samples or mc_samples < 1:
@@ -98,6 +103,7 @@ class LieGroupBLR(Optimizer):
         self.mc_samples: int = int(mc_samples)
         self.nonfinite = nonfinite
         self.foreach = foreach
+        self.parallel = parallel
         self.process_group: Any = process_group
         self.seed: int = int(seed)
         self.steps: int = 0
@@ -130,6 +136,7 @@ class LieGroupBLR(Optimizer):
         self._forms: dict[Any, Form[Any]] = {}
         self._sampled: list[Tensor] = []
         self._ranks_checked = False
+        self._evaluation = Evaluation(self.parallel)
         self._forget()
 
     def _forget(self) -> None:
@@ -198,7 +205,11 @@ class LieGroupBLR(Optimizer):
             for p in parameters:
                 p.grad = None  # folded in already; the next block must not count it again
         self._stray = gradients.GradientMarks([p for p in parameters if self._marks.changed(p) and gradients.nonzero(p)])
-        self._draw(parameters)
+        self._buffers.release()
+        self._start_states(parameters)
+        for p in parameters:
+            self._buffers.require(p)
+        self._draw_into({p: self._buffers.values[p] for p in parameters}, self._folds)
         self._marks = gradients.GradientMarks(parameters)
         return parameters
 
@@ -211,28 +222,29 @@ class LieGroupBLR(Optimizer):
         return [p for settings in groups for p in settings["params"] if p.requires_grad]
 
     @torch.no_grad()
-    def _draw(self, parameters: list[Tensor]) -> None:
-        """A sample for every parameter that is trained, into the buffers.
-
-        Streams are numbered over all ranks; ranks that share one model by sharding share its sample.
-        """
-        first = 0 if sharding.all_sharded(parameters) else reduction.rank(self.process_group) * self.mc_samples
-        stream = first + self._folds
-        generators: dict[torch.device, torch.Generator] = {}
-        self._buffers.release()
+    def _start_states(self, parameters: list[Tensor]) -> None:
+        chosen = set(parameters)
         for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p.requires_grad]
-            for p in chosen:
-                self._buffers.require(p)
-                if not self.state[p]:
+            for p in settings["params"]:
+                if p in chosen and not self.state[p]:
                     self.state[p].update(engine.start_state(p, settings))
-            for bucket in self._buckets(chosen, settings):
+
+    @torch.no_grad()
+    def _draw_into(self, targets: dict[Tensor, Tensor], number: int) -> None:
+        """Sample `number` of this step for the parameters that have a target, which all have a state.
+
+        Streams are numbered over all ranks; ranks that share one model by sharding share its sample. Workers call this too.
+        """
+        first = 0 if sharding.all_sharded(list(targets)) else reduction.rank(self.process_group) * self.mc_samples
+        generators: dict[torch.device, torch.Generator] = {}
+        for settings in self.param_groups:
+            for bucket in self._buckets([p for p in settings["params"] if p in targets], settings):
                 device = bucket.parameters[0].device
                 if device not in generators:
-                    generators[device] = stream_generator(self.seed, self.clock, stream, device)
+                    generators[device] = stream_generator(self.seed, self.clock, first + number, device)
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
                 theta = engine.draw(fetched, bucket, settings, generators[device])
-                bucket.write(theta, [self._buffers.values[p] for p in bucket.parameters])
+                bucket.write(theta, [targets[p] for p in bucket.parameters])
 
     def _buckets(self, parameters: list[Tensor], settings: dict[str, Any]) -> Iterator[Bucket]:
         """Parameters that can be worked on together: of one dtype, device and age, in their order."""
@@ -250,35 +262,41 @@ class LieGroupBLR(Optimizer):
     def _states(self, bucket: Bucket) -> list[engine.ParameterState]:
         return [self.state[p] for p in bucket.parameters]
 
-    def _samples(self, bucket: Bucket) -> list[Tensor]:
-        return [self._buffers.values[p] for p in bucket.parameters]
-
     # Gradients.
 
-    @torch.no_grad()
     def _fold(self) -> None:
-        """Adds the covector of the present sample to those of this step's other samples.
+        """Adds the covector of the sample in the buffers to those of this step's other samples."""
+        parameters = self._sampled
+        self._refuse_stray_gradients(parameters)
+        samples = {p: self._buffers.values[p] for p in parameters}
+        self._fold_in(samples, {p: p.grad for p in parameters if p.grad is not None})
+        self._finish_folding(parameters)
+
+    @torch.no_grad()
+    def _fold_in(self, samples: dict[Tensor, Tensor], grads: dict[Tensor, Tensor]) -> None:
+        """Adds a covector, from a sample and its gradients, to those of this step's other samples. Workers call this too.
 
         A parameter that only other samples use has its prior and entropy here too: these belong to every sample.
         """
-        parameters = self._sampled
-        if all(p.grad is None for p in parameters):
+        if not grads:
             raise RuntimeError("A block of sampled() ended without a gradient. With several samples call backward inside it.")
-        gradients.require_dense(self.param_groups)
-        self._refuse_stray_gradients(parameters)
-        self._poisoned = self._poisoned or not gradients.all_finite(parameters)
-        sampled = set(parameters)
+        gradients.require_dense(self.param_groups, grads)
+        self._poisoned = self._poisoned or not gradients.all_finite(list(grads.values()))
         for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p in sampled]
+            chosen = [p for p in settings["params"] if p in samples]
             for block in [block for p in chosen for block in self._accumulators.get(p, []) if not self._folds]:
                 block.zero_()
             for bucket in self._buckets(chosen, settings):
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
-                for i, block in enumerate(engine.covector(fetched.element, bucket, self._samples(bucket), settings)):
+                for i, block in enumerate(engine.covector(fetched.element, bucket, samples, grads, settings)):
                     sums = [self._accumulator(p, i, block, bucket.flat) for p in bucket.parameters]
                     bucket.write(block + bucket.read(sums, block.dtype), sums)
-            self._folded.update(p for p in chosen if p.grad is not None)
+        self._folded.update(grads)
         self._folds += 1
+
+    def _finish_folding(self, parameters: list[Tensor]) -> None:
+        """Remembers the gradients that have been folded in, to tell later changes by."""
+        self._sampled = parameters
         self._buffers.pending = False
         self._marks = gradients.GradientMarks(parameters)
         self._sizes = gradients.gradient_sizes(parameters)
@@ -295,7 +313,7 @@ class LieGroupBLR(Optimizer):
             return
         fresh = [p for p in self._sampled if self._marks.changed(p)]
         gradients.require_dense(self.param_groups)
-        if fresh and gradients.all_finite(fresh):
+        if fresh and gradients.all_finite(gradients.present(fresh)):
             self._fold()
         elif fresh or not keep_unanswered:
             self._buffers.pending = False
@@ -303,6 +321,9 @@ class LieGroupBLR(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients. A sample whose gradient has come is folded in first: no sample is ever discarded by this."""
+        leaves = leaves_here(self)
+        if leaves is not None:  # a closure in one of several threads, which has gradients of its own
+            return leaves.clear(set_to_none)
         if not self._buffers.active:
             self._settle(keep_unanswered=True)
         super().zero_grad(set_to_none)
@@ -358,19 +379,27 @@ class LieGroupBLR(Optimizer):
 
     def _evaluate(self, closure: Callable[..., Any], batch: tuple[Any, ...] | None) -> Any:
         parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
-        losses = []
         try:
-            for part in parts:
-                with self._sample_in_module(late_backward=False), torch.enable_grad():
-                    losses.append(closure(*part))
-                if self.mc_samples > 1:
-                    self._fold()
+            losses = self._evaluation.losses(self, closure, parts)
         except BaseException:
             self._forget()
             raise
         if len(losses) == 1 or any(loss is None for loss in losses):
             return losses[0]
         return sum(loss.detach() if isinstance(loss, Tensor) else loss for loss in losses) / len(losses)
+
+    def _evaluate_in_module(self, closure: Callable[..., Any], part: tuple[Any, ...], fold: bool = True) -> Any:
+        """The next sample, in the module: one step of the loop that threads are measured against."""
+        with self._sample_in_module(late_backward=False), torch.enable_grad():
+            loss = closure(*part)
+        if fold and self.mc_samples > 1:
+            self._fold()
+        return loss
+
+    @property
+    def evaluation(self) -> str:
+        """How `step(closure)` evaluates several samples: in "threads", or by the "loop" and why; "undecided" at first."""
+        return str(self._evaluation)
 
     def _refuse_stray_gradients(self, parameters: list[Tensor]) -> None:
         # Gradients that were there and that no backward has touched since are the user's own, and count as they are.
@@ -403,7 +432,7 @@ class LieGroupBLR(Optimizer):
         if not self._folds:
             self._refuse_stray_gradients(parameters)
         has_gradient = [p in self._folded if self._folds else p.grad is not None for p in parameters]
-        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(parameters))
+        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(gradients.present(parameters)))
         flags = torch.tensor(
             [not finite, *has_gradient], dtype=torch.int32, device=parameters[0].device if parameters else None
         )
@@ -420,13 +449,14 @@ class LieGroupBLR(Optimizer):
             )
         if not (sharded or self._ranks_checked or reduction.world_size(self.process_group) == 1):
             self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
+        present = {p: p.grad for p in parameters if p.grad is not None}
         chosen_ones = {p for p, use in zip(parameters, active, strict=True) if use}
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in chosen_ones]
             for bucket in self._buckets(chosen, settings):
                 fetched = engine.fetch(bucket, self._states(bucket), settings)
                 xi = self._folded_covector(bucket, fetched.element) if self._folds else engine.covector(
-                    fetched.element, bucket, self._samples(bucket), settings
+                    fetched.element, bucket, self._buffers.values, present, settings
                 )  # fmt: skip
                 if not sharded:
                     xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), self.process_group))
@@ -465,6 +495,7 @@ class LieGroupBLR(Optimizer):
             "clock": self.clock + self._buffers.pending,  # a sample that waits does not travel
             "skipped": self.skipped,
             "bounded": int(self.bounded),
+            "evaluation": self._evaluation.method,  # threads and the loop differ in the last bits
         }
         return saved
 
@@ -481,10 +512,11 @@ class LieGroupBLR(Optimizer):
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded = own["skipped"], own["bounded"]
         self._clear()
+        self._evaluation = Evaluation(self.parallel, own.get("evaluation"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.
-        own = ("mc_samples", "nonfinite", "foreach", "seed", "steps", "skipped")
+        own = ("mc_samples", "nonfinite", "foreach", "parallel", "seed", "steps", "skipped")
         here = {name: getattr(self, name) for name in own} | {"clock": self.clock + self._buffers.pending}
         return {**super().__getstate__(), **here, "bounded": int(self.bounded)}
 

@@ -62,6 +62,7 @@ class AdditiveBLR(LieGroupBLR):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -81,6 +82,7 @@ class AdditiveBLR(LieGroupBLR):
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 
@@ -117,6 +119,7 @@ class MultiplicativeBLR(LieGroupBLR):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -135,6 +138,7 @@ class MultiplicativeBLR(LieGroupBLR):
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 
@@ -183,6 +187,7 @@ class AffineBLR(LieGroupBLR):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -204,5 +209,6 @@ class AffineBLR(LieGroupBLR):
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
