@@ -143,7 +143,7 @@ class Evaluation:
 
         self.method = "loop"  # should this call fail, it is not tried again
         self.reason = "the closure failed when leaves took the place of its parameters"
-        with probe.second_call(closure):
+        with probe.second_call():
             loss = optimizer._evaluate_in_module(call, part, fold=False)
         if {p for p in optimizer._sampled if p.grad is not None} != expected:
             probe.reason = probe.reason or "gradients came for other parameters with leaves in their place"

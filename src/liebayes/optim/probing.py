@@ -114,16 +114,17 @@ class Probe:
         self._look_at_modules()
 
     @contextmanager
-    def second_call(self, closure: Callable[..., Any]) -> Iterator[None]:
+    def second_call(self) -> Iterator[None]:
         """Watches for what is left behind. By now caches have been filled that later calls only read."""
         objects = [*self.modules, *(value for value in self._objects if _is_plain_object(value))]
-        before = [_contents(value) for value in objects], _variables(closure)
+        functions = [value for value in self._objects if isinstance(value, types.FunctionType)]
+        contents, variables = [_contents(value) for value in objects], [_variables(value) for value in functions]
         buffers = [(b, b.clone()) for m in self.modules for b in m._buffers.values() if b is not None]
         with self._randomness():
             yield
-        if not _same([_contents(value) for value in objects], before[0]) or not all(torch.equal(b, old) for b, old in buffers):
+        if not _same([_contents(value) for value in objects], contents) or not all(torch.equal(b, old) for b, old in buffers):
             self._found("a module or an object of the closure changes when it is called")
-        if not _same([_variables(closure)], [before[1]]):
+        if not _same([_variables(value) for value in functions], variables):
             self._found("the closure assigns to variables outside of it")
 
     @contextmanager
