@@ -18,7 +18,7 @@ ALLOWED = {
     "rule": {"groups", "bases"},
     "variational": {"groups", "bases", "rule"},
     "threads": set(),
-    "prediction": set(),
+    "prediction": {"threads"},
     "posterior": {"groups", "bases", "rule", "prediction", "threads"},
     "optim": {"groups", "bases", "rule", "posterior", "threads"},  # an optimizer hands out its posterior
     "metrics": set(),

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 import liebayes as lb
-from liebayes.optim import parallel
+from liebayes import threads
 from liebayes.threads import shared_workers
 
 Make = Callable[..., Any]
@@ -32,7 +32,7 @@ Y = torch.randint(0, 3, (24,), generator=torch.Generator().manual_seed(2))
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads are chosen for small networks too."""
-    monkeypatch.setattr(parallel, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
@@ -108,8 +108,8 @@ def test_networks_with_sign_constraints():
 @pytest.mark.parametrize("samples", [2, 3, 7])
 def test_the_same_bits_for_any_number_of_workers(samples: int):
     results = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
+    for number in (1, 2, 3):
+        torch.set_num_threads(number)
         weights, losses, last, optimizer = run(True, mc_samples=samples)
         assert optimizer.evaluation == "threads"
         results.append([*weights, *losses, *last])
@@ -538,7 +538,8 @@ def test_a_forked_process_has_workers_of_its_own():
             weights, _, _, optimizer = run(True)
             same = all(torch.equal(a, b) for a, b in zip(weights, expected, strict=True))
             results: list[int] = []
-            shared_workers().run(5, 2, lambda _, number: number, lambda _, number: results.append(number))
+            workers = shared_workers()
+            workers.run(5, 2, lambda number: number, lambda _, number, begun: begun, lambda _, number: results.append(number))
             os.write(writing, f"{optimizer.evaluation} {same} {results}".encode())
         finally:
             os._exit(0)

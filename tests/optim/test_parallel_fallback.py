@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import liebayes as lb
-from liebayes.optim import parallel
+from liebayes import threads
 
 X = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 3, (24,), generator=torch.Generator().manual_seed(2))
@@ -24,7 +24,7 @@ Closure = Callable[[], Any]
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(parallel, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
@@ -355,7 +355,7 @@ def test_closures_that_write_into_tensors():
 
         return closure_for(forward, optimizer)
 
-    assert_falls_back("writes into a tensor", network, averaging)
+    assert_falls_back("written into", network, averaging)
 
 
 def test_gradients_for_other_tensors():
@@ -363,7 +363,7 @@ def test_gradients_for_other_tensors():
         x = X.clone().requires_grad_()
         return closure_for(lambda _: model(x), optimizer)
 
-    assert_falls_back("does not train", network, attacking)
+    assert_falls_back("not trained", network, attacking)
 
 
 # Settings and contexts.
@@ -378,7 +378,7 @@ def evaluation_of(model: nn.Module, **settings: Any) -> str:
 def test_what_is_not_worth_threads(monkeypatch: pytest.MonkeyPatch):
     assert evaluation_of(network(), mc_samples=1) == "loop: there is one sample in a step"
     assert evaluation_of(network(), parallel=False) == "loop: parallel=False"
-    monkeypatch.setattr(parallel, "MIN_WEIGHTS", 10_000)
+    monkeypatch.setattr(threads, "MIN_WEIGHTS", 10_000)
     assert "weights" in evaluation_of(network())
     torch.set_num_threads(1)
     assert evaluation_of(network()) == "loop: torch has one thread"
@@ -407,7 +407,7 @@ def test_a_mode_that_is_switched_on_later():
     assert optimizer.evaluation == "threads"
     model.train()
     optimizer.step(closure)
-    assert optimizer.evaluation == "loop: the closure draws random numbers"
+    assert optimizer.evaluation == "loop: random numbers are drawn"
 
 
 def test_another_closure_is_watched_too():
@@ -420,4 +420,4 @@ def test_another_closure_is_watched_too():
         return closure_for(lambda x: model(x) + torch.rand(()), optimizer)()
 
     optimizer.step(closure)
-    assert optimizer.evaluation == "loop: the closure draws random numbers"
+    assert optimizer.evaluation == "loop: random numbers are drawn"

@@ -18,6 +18,7 @@ from ..bases import Base
 from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Form, Metric
+from ..threads import leaves_here
 from . import engine, gradients, reduction, sharding
 from .buckets import Bucket, buckets
 from .checkpoint import NOISE_STREAM, own_precision, with_own_objects
@@ -25,7 +26,6 @@ from .noise import stream_generator
 from .parallel import Evaluation
 from .sampling import SampleBuffers
 from .settings import Prior, prepare, written
-from .substitution import leaves_here
 
 
 class NonFiniteError(RuntimeError):

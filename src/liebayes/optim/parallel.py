@@ -3,31 +3,25 @@
 The loop, one sample after the other in the module, is the reference. Threads give the same numbers to rounding, and the same
 bits for any number of them: sample k has the noise of stream k, and covectors are added in the order of the samples.
 
-Nothing is written into the module. Every worker has leaves of its own (`substitution`), so memory grows by two numbers for
-each weight and worker. Whether a closure may run in threads is found out in the first step with it (`probing`): its first
+Nothing is written into the module. Every worker has leaves of its own, so memory grows by two numbers for
+each weight and worker. Whether a closure may run in threads is found out in the first step with it (`Probe`): its first
 sample is evaluated by the loop, the second by the loop too, but with leaves in place of the parameters that are in the module,
 so that its gradient is right whether or not the leaves have reached everything.
 """
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..threads import shared_workers, single_threaded
-from . import probing
-from .substitution import Leaves, Substitution
+from .. import threads
+from ..threads import CallersContext, Leaves, Probe, Substitution, shared_workers, single_threaded
 
 if TYPE_CHECKING:
     from .optimizer import LieGroupBLR
-
-MIN_WEIGHTS = 10_000
-"""Smaller networks are a matter of Python's time more than of torch's, and Python has one thread."""
 
 Closure = Callable[..., Any]
 Parts = list[tuple[Any, ...]]
@@ -46,7 +40,7 @@ class Evaluation:
         self.method = None if setting and method == "loop" else method
         self.reason: str | None = "as before the checkpoint" if self.method == "loop" else None
         self._leaves: list[Leaves] = []
-        self._probe: probing.Probe | None = None
+        self._probe: Probe | None = None
         self._signature: list[Any] = []
 
     def __str__(self) -> str:
@@ -72,18 +66,18 @@ class Evaluation:
         if not (self.setting or self.method):
             if torch.get_num_threads() == 1:
                 return "torch has one thread"
-            if sum(p.numel() for p in parameters) < MIN_WEIGHTS:
-                return f"there are fewer than {MIN_WEIGHTS} weights"
+            if sum(p.numel() for p in parameters) < threads.MIN_WEIGHTS:
+                return f"there are fewer than {threads.MIN_WEIGHTS} weights"
         if hasattr(optimizer, "grad_scale"):
             return "a GradScaler is used"
-        return probing.obstacle(parameters)
+        return threads.obstacle(parameters)
 
     def _known(self, closure: Closure) -> bool:
         probe = self._probe
         return (
             probe is not None
-            and probe.code is probing.code_of(closure)
-            and probing.signature(probe.modules) == self._signature
+            and probe.code is threads.code_of(closure)
+            and threads.signature(probe.modules) == self._signature
         )
 
     # The loop.
@@ -100,7 +94,7 @@ class Evaluation:
     # The first step with a closure.
 
     def _by_probe(self, optimizer: LieGroupBLR, closure: Closure, parts: Parts) -> list[Any]:
-        probe = probing.Probe(closure)
+        probe = Probe(closure)
         if probe.reason is None:
             with single_threaded():  # the bits of the workers
                 with probe.first_call():
@@ -113,10 +107,10 @@ class Evaluation:
             self.method = "loop"
             return losses + self._by_loop(optimizer, closure, parts[len(losses) :], probe.reason)
         self.method, self.reason = "threads", None
-        self._probe, self._signature = probe, probing.signature(probe.modules)
+        self._probe, self._signature = probe, threads.signature(probe.modules)
         return self._by_threads(optimizer, closure, parts, losses)
 
-    def _second_sample(self, optimizer: LieGroupBLR, closure: Closure, part: tuple[Any, ...], probe: probing.Probe) -> Any:
+    def _second_sample(self, optimizer: LieGroupBLR, closure: Closure, part: tuple[Any, ...], probe: Probe) -> Any:
         """The sample in the module and in leaves. Whatever went past the leaves is in `.grad` of the parameters."""
         expected = {p for p in optimizer._sampled if p.grad is not None}
         leaves = Leaves()
@@ -164,25 +158,25 @@ class Evaluation:
         rest = parts[len(losses) :]
         if not rest:
             return losses
-        before = probing.random_state()
+        before = threads.random_state()
         inherited = {p: p.grad for p in parameters if p.grad is not None and not optimizer._folds}
         for p in parameters:
             p.grad = None
         first = optimizer._folds
-        context, workers = _Context(), max(torch.get_num_threads(), 1)
+        context, workers = CallersContext(), max(torch.get_num_threads(), 1)
         self._leaves += [Leaves() for _ in range(min(workers, len(rest)) - len(self._leaves))]
         optimizer._start_states(parameters)
         for leaves in self._leaves:
             leaves.fit(parameters)
 
-        def compute(worker: int, number: int) -> tuple[Any, Leaves]:
+        def compute(worker: int, number: int, _: None) -> tuple[Any, Leaves]:
             leaves = self._leaves[worker]
             optimizer._draw_into(leaves.values, first + number)
             leaves.clear()
             if number == 0:
                 for p, gradient in inherited.items():
                     leaves.of[p].grad = gradient
-            with context.here(), leaves.in_place_of_parameters(optimizer, Substitution):
+            with context.here(), torch.enable_grad(), leaves.in_place_of_parameters(optimizer, Substitution):
                 return context.run(closure, *rest[number]), leaves
 
         def take(number: int, result: tuple[Any, Leaves]) -> None:
@@ -197,13 +191,13 @@ class Evaluation:
         last: dict[Tensor, Tensor] = {}
         optimizer._buffers.active = True
         try:
-            shared_workers().run(len(rest), workers, compute, take)
+            shared_workers().run(len(rest), workers, lambda _: None, compute, take)
         finally:
             optimizer._buffers.active = False
         if any(p.grad is not None for p in parameters):
             return self._again_by_loop(optimizer, closure, parts)
-        if not torch.equal(before, probing.random_state()):
-            self.method, self.reason = "loop", "the closure draws random numbers"
+        if not torch.equal(before, threads.random_state()):
+            self.method, self.reason = "loop", "random numbers are drawn"
         for p in parameters:
             p.grad = last.get(p)
         optimizer._finish_folding(parameters)
@@ -215,27 +209,3 @@ class Evaluation:
         optimizer.zero_grad()
         self.method = "loop"
         return self._by_loop(optimizer, closure, parts, "something takes a parameter past torch's functions")
-
-
-class _Context:
-    """What belongs to the calling thread and must hold in the workers too."""
-
-    def __init__(self) -> None:
-        self.variables = contextvars.copy_context()
-        self.autocast: dict[str, Any] | None = None
-        if torch.is_autocast_enabled("cpu"):
-            cache = torch.is_autocast_cache_enabled()
-            self.autocast = {"device_type": "cpu", "dtype": torch.get_autocast_dtype("cpu"), "cache_enabled": cache}
-
-    @contextmanager
-    def here(self) -> Iterator[None]:
-        torch.clear_autocast_cache()  # casts of other samples
-        with torch.enable_grad():
-            if self.autocast is None:
-                yield
-            else:
-                with torch.autocast(**self.autocast):
-                    yield
-
-    def run(self, function: Closure, *arguments: Any) -> Any:
-        return self.variables.copy().run(function, *arguments)

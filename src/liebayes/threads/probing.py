@@ -23,7 +23,6 @@ from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAcc
 from torch.nn.modules import module as module_internals
 from torch.nn.utils import parametrize
 
-from .sharding import is_sharded
 from .substitution import Substitution, flat
 
 _COMPILED = "the model is compiled"
@@ -41,7 +40,7 @@ _TRUSTED = frozenset((*sys.stdlib_module_names, "torch"))
 def obstacle(parameters: list[Tensor]) -> str | None:
     """What forbids threads whatever the closure does: kinds of parameters, or contexts that belong to the calling thread."""
     for p in parameters:
-        if type(p) not in (nn.Parameter, Tensor) or is_sharded(p):
+        if type(p) not in (nn.Parameter, Tensor):
             return f"a parameter is a {type(p).__name__}"
         if p.device.type != "cpu":
             return f"a parameter is on {p.device}"
@@ -75,7 +74,7 @@ class Probe:
             if isinstance(value, nn.Module):
                 self._modules |= {id(m): m for m in value.modules()}
             elif isinstance(value, Iterator):
-                self._found("the closure reads from an iterator")
+                self._found("an iterator is read from")
             elif hasattr(value, "_torchdynamo_orig_callable"):
                 self._found(_COMPILED)
         self._look_at_modules()
@@ -123,16 +122,16 @@ class Probe:
         with self._randomness():
             yield
         if not _same([_contents(value) for value in objects], contents) or not all(torch.equal(b, old) for b, old in buffers):
-            self._found("a module or an object of the closure changes when it is called")
+            self._found("a module or another object changes when it is called")
         if not _same([_variables(value) for value in functions], variables):
-            self._found("the closure assigns to variables outside of it")
+            self._found("variables outside of the closure are assigned to")
 
     @contextmanager
     def _randomness(self) -> Iterator[None]:
         before = _random_states()
         yield
         if before != _random_states():
-            self._found("the closure draws random numbers")
+            self._found("random numbers are drawn")
 
     def _look_at_modules(self) -> None:
         for m in self.modules:
@@ -165,13 +164,13 @@ class _Observed(Substitution):
         if func == _GET_GRADIENT and id(args[0]) in self.leaves:
             self.merge(args[0])
         if kwargs.get("generator") is not None:
-            self.found("the closure draws random numbers")
+            self.found("random numbers are drawn")
         if _writes(func, kwargs):
             written = kwargs.get("out", args[0] if args else None)
-            if any(self._foreign(t) for t in flat([written])):
-                self.found("the closure writes into a tensor that it has not made")
+            if any(self._shared(t) for t in flat([written])):
+                self.found("a tensor made elsewhere is written into")
         if any(self._foreign(t) and t.is_leaf and t.requires_grad for t in flat([*args, *kwargs.values()])):
-            self.found("the closure has gradients for tensors that this optimizer does not train")
+            self.found("gradients come to tensors that are not trained here")
         result = super().__torch_function__(func, types, args, kwargs)
         for t in flat([result]):
             if isinstance(t, Tensor):
@@ -183,6 +182,11 @@ class _Observed(Substitution):
             return False
         known = self.own.get(id(t))
         return known is None or known() is not t
+
+    def _shared(self, t: object) -> bool:
+        """Tensors that other workers see: leaves have a gradient and belong to one worker; what has none is a buffer."""
+        leaf = self.leaves.get(id(t))
+        return self._foreign(t) if leaf is None else not leaf.requires_grad
 
 
 _GET_GRADIENT: Any = vars(torch._C.TensorBase)["grad"].__get__

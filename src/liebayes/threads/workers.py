@@ -15,11 +15,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-Result = TypeVar("Result")
+Begin = Callable[[int], Any]
+Compute = Callable[[int, int, Any], Any]
+Take = Callable[[int, Any], None]
 
 _here = threading.local()  # whether this thread is a worker
 
@@ -27,8 +29,9 @@ _here = threading.local()  # whether this thread is a worker
 class _Run:
     """Numbers 0 … count−1, each computed by some worker and then taken in order."""
 
-    def __init__(self, count: int, compute: Callable[[int, int], Any], take: Callable[[int, Any], None]) -> None:
-        self.compute, self.take = compute, take
+    def __init__(self, count: int, begin: Begin, compute: Compute, take: Take) -> None:
+        self.begin, self.compute, self.take = begin, compute, take
+        self.beginning = threading.Lock()
         self.next = 0  # the number that the next free worker gets
         self.end = count  # lowered to the first number that failed: later ones are not wanted any more
         self.turn = 0  # the number whose result is taken next
@@ -39,25 +42,30 @@ class _Run:
     def work(self, worker: int) -> None:
         """What one worker does, until nothing is left."""
         try:
-            while (number := self._begin()) is not None:
-                try:
-                    result = self.compute(worker, number)
-                    if self._wait_for_turn(number):
-                        self.take(number, result)
-                        self._pass_turn()
-                except BaseException as error:  # also SystemExit: it belongs to the caller, not to this thread
-                    self._fail(number, error)
+            while self._one(worker):
+                pass
         finally:
             with self.changed:
                 self.working -= 1
                 self.changed.notify_all()
 
-    def _begin(self) -> int | None:
-        with self.changed:
-            if self.next >= self.end:
-                return None
-            self.next += 1
-            return self.next - 1
+    def _one(self, worker: int) -> bool:
+        number = self.end
+        try:
+            with self.beginning:  # numbers are given out, and what they begin with is made, in order
+                with self.changed:
+                    number = self.next
+                    if number >= self.end:
+                        return False
+                    self.next += 1
+                begun = self.begin(number)
+            result = self.compute(worker, number, begun)
+            if self._wait_for_turn(number):
+                self.take(number, result)
+                self._pass_turn()
+        except BaseException as error:  # also SystemExit: it belongs to the caller, not to this thread
+            self._fail(number, error)
+        return True
 
     def _wait_for_turn(self, number: int) -> bool:
         with self.changed:
@@ -95,21 +103,20 @@ class Workers:
         self._queues: list[queue.SimpleQueue[_Run | None]] = []
         self._busy = threading.Lock()
 
-    def run(
-        self, count: int, workers: int, compute: Callable[[int, int], Result], take: Callable[[int, Result], None]
-    ) -> None:
-        """Calls `take(number, compute(worker, number))` for the numbers 0 … count−1: `take` in their order, one at a time.
+    def run(self, count: int, workers: int, begin: Begin, compute: Compute, take: Take) -> None:
+        """Calls `take(number, compute(worker, number, begin(number)))` for the numbers 0 … count−1.
 
-        The first error in that order is raised here, after all workers have stopped.
+        `begin` is called in their order, one at a time, and so is `take`; `compute` by several workers at once. The first
+        error in that order is raised here, after all workers have stopped.
         """
         if getattr(_here, "working", False):  # a worker that needs workers: all are taken, so it does the work itself
             for number in range(count):
-                take(number, compute(0, number))
+                take(number, compute(0, number, begin(number)))
             return
         workers = min(workers, count)
         with self._busy:
             self._require(workers)
-            run = _Run(count, compute, take)
+            run = _Run(count, begin, compute, take)
             try:
                 for one in self._queues[:workers]:
                     run.working += 1
