@@ -17,10 +17,11 @@ ALLOWED = {
     "bases": set(),
     "rule": {"groups", "bases"},
     "variational": {"groups", "bases", "rule"},
-    "prediction": set(),
-    "posterior": {"groups", "bases", "rule", "prediction"},
+    "threads": set(),
+    "prediction": {"threads"},
+    "posterior": {"groups", "bases", "rule", "prediction", "threads"},
     "native": set(),
-    "optim": {"native", "groups", "bases", "rule", "posterior"},  # an optimizer hands out its posterior
+    "optim": {"native", "groups", "bases", "rule", "posterior", "threads"},  # an optimizer hands out its posterior
     "baselines": {"groups", "bases", "rule", "posterior", "optim"},
     "metrics": set(),
     "nn": set(),
@@ -31,7 +32,7 @@ ALLOWED = {
 KERNELS = {ROOT / "optim" / "gpu" / f"{name}.py" for name in ("arithmetic", "draws", "kernels")}
 """Written in Triton's language, and imported where they are launched."""
 
-CORE = ("groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction")
+CORE = ("groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction", "threads")
 
 
 def room(path: Path) -> str:

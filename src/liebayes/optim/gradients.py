@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,9 +16,14 @@ from .settings import named
 from .sharding import local
 
 
-def all_finite(parameters: list[Tensor]) -> bool:
+def present(parameters: list[Tensor]) -> list[Tensor]:
+    """The gradients of those parameters that have one."""
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def all_finite(gradients: list[Tensor]) -> bool:
     """Whether no gradient has an infinite or NaN value."""
-    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    gradients = [local(gradient) for gradient in gradients]
     if native.available():
         if not kernel.all_finite([gradient for gradient in gradients if kernel.reads(gradient)]):
             return False
@@ -27,11 +33,12 @@ def all_finite(parameters: list[Tensor]) -> bool:
     return all(bool(torch.isfinite(total)) for total in sums)
 
 
-def require_dense(groups: list[dict[str, Any]]) -> None:
-    """Refuses sparse gradients, by the name of their parameter."""
+def require_dense(groups: list[dict[str, Any]], gradients: Mapping[Tensor, Tensor] | None = None) -> None:
+    """Refuses sparse gradients, those given or those in `.grad`, by the name of their parameter."""
     for settings in groups:
         for name, p in named(settings):
-            if p.grad is not None and p.grad.layout != torch.strided:
+            gradient = p.grad if gradients is None else gradients.get(p)
+            if gradient is not None and gradient.layout != torch.strided:
                 raise ValueError(
                     f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
                 )

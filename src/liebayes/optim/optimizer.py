@@ -19,9 +19,11 @@ from ..bases import Base
 from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Form, Metric
+from ..threads import leaves_here
 from . import engine, gradients, reduction, reference, sharding
 from .checkpoint import own_precision, with_own_objects
 from .noise import Noise, Source, choose_source
+from .parallel import Evaluation
 from .sampling import SampleBuffers
 from .settings import Prior, prepare, written
 
@@ -58,6 +60,8 @@ class LieGroupBLR(Optimizer):
         maximize: ascend the objective instead.
         nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
         foreach: work on many parameters at once; the same numbers as one by one, to rounding.
+        parallel: evaluate the samples of `step(closure)` in threads, one sample in each; the same numbers as one after the
+            other, to rounding. By default where the closure allows it; `evaluation` tells. True insists.
         process_group: the processes to average covectors over; all of them by default where torch.distributed runs.
 
     >>> model = nn.Linear(3, 1)
@@ -92,6 +96,7 @@ class LieGroupBLR(Optimizer):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         if int(mc_samples) != mc_samples or mc_samples < 1:
@@ -101,6 +106,7 @@ class LieGroupBLR(Optimizer):
         self.mc_samples: int = int(mc_samples)
         self.nonfinite = nonfinite
         self.foreach = foreach
+        self.parallel = parallel
         self.process_group: Any = process_group
         self.seed: int = int(seed)
         self.steps: int = 0
@@ -143,6 +149,7 @@ class LieGroupBLR(Optimizer):
         self._forms: dict[Any, Form[Any]] = {}
         self._sampled: list[Tensor] = []
         self._ranks_checked = False
+        self._evaluation = Evaluation(self.parallel)
         self._forget()
 
     def _forget(self) -> None:
@@ -211,7 +218,13 @@ class LieGroupBLR(Optimizer):
             for p in parameters:
                 p.grad = None  # folded in already; the next block must not count it again
         self._stray = gradients.GradientMarks([p for p in parameters if self._marks.changed(p) and gradients.nonzero(p)])
-        self._draw(parameters)
+        self._buffers.release()
+        for p in parameters:
+            if self._buffers.require(p):
+                self._sums.pop(p, None)
+                reference.follow_layout(p, self.state[p])
+        self._start_states()
+        self._draw_into(self._buffers.values, self._folds)
         self._marks = gradients.GradientMarks(parameters)
         return parameters
 
@@ -224,61 +237,60 @@ class LieGroupBLR(Optimizer):
         return [p for settings in groups for p in settings["params"] if p.requires_grad]
 
     @torch.no_grad()
-    def _draw(self, parameters: list[Tensor]) -> None:
-        """A sample for every parameter that is trained, into the buffers.
+    def _start_states(self) -> None:
+        for settings in self.param_groups:
+            for p in settings["params"]:
+                if p.requires_grad and not self.state[p]:
+                    self.state[p].update(self._start_state(p, settings))
+
+    @torch.no_grad()
+    def _draw_into(self, targets: engine.Tensors, number: int) -> None:
+        """Sample `number` of this step for all parameters that are trained, which have a state. Workers call this too.
 
         Streams are numbered over all ranks; ranks that share one model by sharding share its sample.
         """
-        first = 0 if sharding.all_sharded(parameters) else reduction.rank(self.process_group) * self.mc_samples
-        self._buffers.release()
-        for settings in self.param_groups:
-            for p in settings["params"]:
-                if p.requires_grad and self._buffers.require(p):
-                    self._sums.pop(p, None)
-                    reference.follow_layout(p, self.state[p])
-                    if not self.state[p]:
-                        self.state[p].update(self._start_state(p, settings))
-        self._draw_into(self._buffers.values, first + self._folds)
-
-    def _draw_into(self, targets: engine.Tensors, stream: int) -> None:
-        """The sample of a stream at the present clock."""
         every = [p for settings in self.param_groups for p in settings["params"]]
-        numbers = {p: number for number, p in enumerate(every)}
-        noise = Noise(self.noise, self.seed, self.clock, stream, numbers)
+        first = 0 if sharding.all_sharded(every) else reduction.rank(self.process_group) * self.mc_samples
+        numbers = {p: k for k, p in enumerate(every)}
+        noise = Noise(self.noise, self.seed, self.clock, first + number, numbers)
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p.requires_grad]
             engine.draw(chosen, self.state, settings, noise, targets, self.foreach)
 
     # Gradients.
 
-    @torch.no_grad()
     def _fold(self) -> None:
-        """Adds the covector of the present sample to those of this step's other samples.
+        """Adds the covector of the sample in the buffers to those of this step's other samples."""
+        parameters = self._sampled
+        self._refuse_stray_gradients(parameters)
+        self._fold_in(self._buffers.values, {p: p.grad for p in parameters if p.grad is not None})
+        self._finish_folding(parameters)
+
+    @torch.no_grad()
+    def _fold_in(self, samples: engine.Tensors, grads: engine.Tensors) -> None:
+        """Adds a covector, from a sample and its gradients, to those of this step's other samples. Workers call this too.
 
         A parameter that only other samples use has its prior and entropy here too: these belong to every sample.
         """
-        parameters = self._sampled
-        if all(p.grad is None for p in parameters):
+        if not grads:
             raise RuntimeError("A block of sampled() ended without a gradient. With several samples call backward inside it.")
-        gradients.require_dense(self.param_groups)
-        self._refuse_stray_gradients(parameters)
-        self._poisoned = self._poisoned or not gradients.all_finite(parameters)
-        self._fold_in(self._buffers.values, {p: p.grad for p in parameters if p.grad is not None})
+        gradients.require_dense(self.param_groups, grads)
+        self._poisoned = self._poisoned or not gradients.all_finite(list(grads.values()))
+        first = self._folds == 0
+        if first:
+            self._sums = {p: blocks for p, blocks in self._sums.items() if p in samples}
+        for settings in self.param_groups:
+            chosen = [p for p in settings["params"] if p in samples and p.requires_grad]
+            engine.fold(self._formulas, chosen, self.state, settings, samples, grads, self._sums, first, self.foreach)
+        self._folded.update(grads)
+        self._folds += 1
+
+    def _finish_folding(self, parameters: list[Tensor]) -> None:
+        """Remembers the gradients that have been folded in, to tell later changes by."""
+        self._sampled = parameters
         self._buffers.pending = False
         self._marks = gradients.GradientMarks(parameters)
         self._sizes = gradients.gradient_sizes(parameters)
-
-    def _fold_in(self, samples: engine.Tensors, found: engine.Tensors) -> None:
-        """Adds the covector of a sample with its gradients to the sums."""
-        sampled = set(self._sampled)
-        if not self._folds:
-            self._sums = {p: blocks for p, blocks in self._sums.items() if p in sampled}
-        for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p in sampled]
-            first = self._folds == 0
-            engine.fold(self._formulas, chosen, self.state, settings, samples, found, self._sums, first, self.foreach)
-        self._folded.update(found)
-        self._folds += 1
 
     def _settle(self, keep_unanswered: bool = False) -> None:
         """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
@@ -286,7 +298,7 @@ class LieGroupBLR(Optimizer):
             return
         fresh = [p for p in self._sampled if self._marks.changed(p)]
         gradients.require_dense(self.param_groups)
-        if fresh and gradients.all_finite(fresh):
+        if fresh and gradients.all_finite(gradients.present(fresh)):
             self._fold()
         elif fresh or not keep_unanswered:
             self._buffers.pending = False
@@ -294,6 +306,9 @@ class LieGroupBLR(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients. A sample whose gradient has come is folded in first: no sample is ever discarded by this."""
+        leaves = leaves_here(self)
+        if leaves is not None:  # a closure in one of several threads, which has gradients of its own
+            return leaves.clear(set_to_none)
         if not self._buffers.active:
             self._settle(keep_unanswered=True)
         super().zero_grad(set_to_none)
@@ -349,19 +364,27 @@ class LieGroupBLR(Optimizer):
 
     def _evaluate(self, closure: Callable[..., Any], batch: tuple[Any, ...] | None) -> Any:
         parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
-        losses = []
         try:
-            for part in parts:
-                with self._sample_in_module(late_backward=False), torch.enable_grad():
-                    losses.append(closure(*part))
-                if self.mc_samples > 1:
-                    self._fold()
+            losses = self._evaluation.losses(self, closure, parts)
         except BaseException:
             self._forget()
             raise
         if len(losses) == 1 or any(loss is None for loss in losses):
             return losses[0]
         return sum(loss.detach() if isinstance(loss, Tensor) else loss for loss in losses) / len(losses)
+
+    def _evaluate_in_module(self, closure: Callable[..., Any], part: tuple[Any, ...], fold: bool = True) -> Any:
+        """The next sample, in the module: one step of the loop that threads are measured against."""
+        with self._sample_in_module(late_backward=False), torch.enable_grad():
+            loss = closure(*part)
+        if fold and self.mc_samples > 1:
+            self._fold()
+        return loss
+
+    @property
+    def evaluation(self) -> str:
+        """How `step(closure)` evaluates several samples: in "threads", or by the "loop" and why; "undecided" at first."""
+        return str(self._evaluation)
 
     def _refuse_stray_gradients(self, parameters: list[Tensor]) -> None:
         # Gradients that were there and that no backward has touched since are the user's own, and count as they are.
@@ -394,7 +417,7 @@ class LieGroupBLR(Optimizer):
         if not self._folds:
             self._refuse_stray_gradients(parameters)
         has_gradient = [p in self._folded if self._folds else p.grad is not None for p in parameters]
-        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(parameters))
+        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(gradients.present(parameters)))
         flags = torch.tensor(
             [not finite, *has_gradient], dtype=torch.int32, device=parameters[0].device if parameters else None
         )
@@ -445,6 +468,7 @@ class LieGroupBLR(Optimizer):
             "clock": self.clock + self._buffers.pending,  # a sample that waits does not travel
             "skipped": self.skipped,
             "bounded": int(self.bounded),
+            "evaluation": self._evaluation.method,  # threads and the loop differ in the last bits
         }
         return saved
 
@@ -462,10 +486,11 @@ class LieGroupBLR(Optimizer):
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded, self.noise = own["skipped"], own["bounded"], noise
         self._clear()
+        self._evaluation = Evaluation(self.parallel, own.get("evaluation"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.
-        own = ("mc_samples", "nonfinite", "foreach", "seed", "noise", "steps", "skipped")
+        own = ("mc_samples", "nonfinite", "foreach", "parallel", "seed", "noise", "steps", "skipped")
         here = {name: getattr(self, name) for name in own} | {"clock": self.clock + self._buffers.pending}
         return {**super().__getstate__(), **here, "bounded": int(self.bounded)}
 

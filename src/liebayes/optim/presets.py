@@ -64,6 +64,7 @@ class AdditiveBLR(LieGroupBLR):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -84,6 +85,7 @@ class AdditiveBLR(LieGroupBLR):
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 
@@ -121,6 +123,7 @@ class MultiplicativeBLR(LieGroupBLR):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -140,6 +143,7 @@ class MultiplicativeBLR(LieGroupBLR):
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 
@@ -189,6 +193,7 @@ class AffineBLR(LieGroupBLR):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -211,5 +216,6 @@ class AffineBLR(LieGroupBLR):
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
