@@ -1,4 +1,5 @@
-"""Who behaves like an optimizer of torch.optim: every behaviour of tests/optim/behaviours.py on ours, ivon-opt and SGD.
+"""Who behaves like an optimizer of torch.optim: every behaviour of tests/optim/behaviours.py on ours, our baselines, ivon-opt
+and SGD.
 
     python benchmarks/behaviours.py [--output results/behaviours]
 
@@ -19,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "optim"))
 
-from adapters import IVON, OURS, SGD
+from adapters import BASELINES, IVON, OURS, SGD
 from behaviours import REGISTRY, verdict
 
 COMMAND = "python benchmarks/behaviours.py"
@@ -30,7 +31,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/behaviours"), help="path of both files, without suffix")
     output: Path = parser.parse_args().output
     torch.set_num_threads(1)
-    adapters = [*OURS, IVON, SGD]
+    others = [*BASELINES, IVON, SGD]
+    adapters = [*OURS, *others]
     answers = {case.name: {adapter.name: verdict(case, adapter) for adapter in adapters} for case in REGISTRY}
     passed = {a.name: sum(row[a.name][0] == "yes" for row in answers.values()) for a in adapters}
     applying = {a.name: sum(row[a.name][0] != "–" for row in answers.values()) for a in adapters}
@@ -46,13 +48,14 @@ def main() -> None:
         given = [row[a.name][0] for a in OURS if row[a.name][0] != "–"]
         return "yes" if all(answer == "yes" for answer in given) else f"{given.count('yes')} of {len(given)}"
 
-    lines = [f"| behaviour | what it checks | ours ({len(OURS)}) | {IVON.name} | {SGD.name} |", "|---|---|---|---|---|"]
+    columns = ["behaviour", "what it checks", f"ours ({len(OURS)})", *(a.name for a in others)]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for case in REGISTRY:
         row = answers[case.name]
-        lines.append(f"| {case.name} | {case.meaning} | {ours(row)} | {row[IVON.name][0]} | {row[SGD.name][0]} |")
-    totals = [f"{passed[a.name]}/{applying[a.name]}" for a in (IVON, SGD)]
+        lines.append(f"| {case.name} | {case.meaning} | {' | '.join([ours(row), *(row[a.name][0] for a in others)])} |")
+    totals = [f"{passed[a.name]}/{applying[a.name]}" for a in others]
     mine = f"{sum(passed[a.name] for a in OURS)}/{sum(applying[a.name] for a in OURS)}"
-    lines.append(f"| **passed of those that apply** | | {mine} | {totals[0]} | {totals[1]} |")
+    lines.append(f"| **passed of those that apply** | | {' | '.join([mine, *totals])} |")
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     text = "\n".join(
         [

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from . import bases, data, groups, metrics, nn, optim, rule
+from . import baselines, bases, data, groups, metrics, nn, optim, rule
 from .optim import AdditiveBLR, AffineBLR, LieGroupBLR, MultiplicativeBLR
 from .posterior import Posterior
 from .rule import Absorbed, Adaptive, Family, Fisher, ProductFamily
@@ -21,6 +21,7 @@ __all__ = [
     "Posterior",
     "ProductFamily",
     "__version__",
+    "baselines",
     "bases",
     "data",
     "fit",

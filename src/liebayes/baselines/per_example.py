@@ -136,9 +136,9 @@ class SquaredGradients(TorchFunctionMode):
         self._examples[p] = self._examples.get(p, 0) + examples
 
     def _watch(self, output: Tensor, record: Callable[[Tensor], None]) -> Tensor:
-        @torch.no_grad()
         def hook(delta: Tensor) -> None:
-            record(delta.float() if delta.dtype.itemsize < 4 else delta)
+            with torch.no_grad(), torch.autocast(delta.device.type, enabled=False):  # 16 bits are too few for squares
+                record(delta.float() if delta.dtype.itemsize < 4 else delta)
 
         output.register_hook(hook)
         return output

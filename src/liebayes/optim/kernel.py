@@ -55,7 +55,7 @@ def reads(t: Tensor) -> bool:
         and t.is_cpu
         and (t.is_contiguous() or is_dense(t))
         and type(t) in _PLAIN
-        and t.numel() > 0
+        and t.numel() != 0
     )
 
 
@@ -192,7 +192,9 @@ def _gradients(parameters: Sequence[Tensor], gradients: Tensors, kept: list[Tens
         if gradient is None:
             gradient = torch.zeros_like(p)
             kept.append(gradient)
-        elif gradient.stride() != p.stride() or gradient.dtype != p.dtype:
+        elif gradient.dtype is not torch.float32 or (
+            not (gradient.is_contiguous() and p.is_contiguous()) and gradient.stride() != p.stride()
+        ):
             gradient = torch.empty_like(p).copy_(gradient)
             kept.append(gradient)
         places.append(gradient.data_ptr())

@@ -434,10 +434,10 @@ class LieGroupBLR(Optimizer):
             )
         if not (sharded or self._ranks_checked or reduction.world_size(self.process_group) == 1):
             self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
-        chosen_ones = {p for p, use in zip(parameters, active, strict=True) if use}
-        found = {p: p.grad for p in chosen_ones if p.grad is not None}
+        chosen_ones = {id(p) for p, use in zip(parameters, active, strict=True) if use}
+        found = {p: p.grad for p in parameters if p.grad is not None}
         for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p in chosen_ones]
+            chosen = [p for p in settings["params"] if id(p) in chosen_ones]
             self.bounded = self.bounded + engine.advance(
                 self._formulas, chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found,
                 self._sums, self._folds, self.process_group, local=sharded, together=self.foreach,
