@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 
 FOLDER = "src/liebayes/native"
 # Not -ffast-math: loading a library linked with it flushes denormal numbers for the whole process.
-FLAGS = ["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"]
+FLAGS = ["-O3", "-g0", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"]
 
 
 class BuildKernel(build_ext):

@@ -35,14 +35,24 @@ class Formulas(NamedTuple):
         return self == Formulas()
 
 
+Memo = dict[int, kernel.Records]
+"""The kernel's tables of parameter groups, by their identity; whoever changes samples or states must clear it."""
+
+
 def draw(
-    parameters: Sequence[Tensor], state: State, settings: Settings, noise: Noise, targets: Tensors, together: bool = True
+    parameters: Sequence[Tensor],
+    state: State,
+    settings: Settings,
+    noise: Noise,
+    targets: Tensors,
+    together: bool = True,
+    memo: Memo | None = None,
 ) -> None:
     """θ = g·ε into `targets`."""
     counted = noise.source != "torch" and philox.supports(settings["base"])
-    paths = _paths(parameters, settings, counted)
+    paths = _paths(parameters, settings, counted, memo)
     if paths.native:
-        kernel.draw(paths.native, state, settings, noise, targets)
+        kernel.draw(_records(paths, state, settings, targets, noise.numbers, memo), settings, noise)
     for chosen in _launches(paths.gpu if noise.source == "philox" else [], state):
         into, numbers = [targets[p] for p in chosen], [noise.numbers[p] for p in chosen]
         counter = {"seed": noise.seed, "step": noise.step, "stream": noise.stream}
@@ -71,7 +81,7 @@ def fold(
         if p not in sums:
             sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in range(blocks)]
     if paths.native:
-        kernel.fold(paths.native, state, settings, samples, gradients, sums, first)
+        kernel.fold(_records(paths, state, settings, samples, None, None), settings, gradients, sums, first)
     for chosen in _launches(paths.gpu, state):
         for block in [block for p in chosen for block in sums[p] if first]:
             block.zero_()
@@ -97,12 +107,13 @@ def advance(
     process_group: Any,
     local: bool,
     together: bool = True,
+    memo: Memo | None = None,
 ) -> int | Tensor:
     """g ← g·exp(−αM♯), with the covector of one sample, or the mean of those in the sums where there are several.
 
     Covectors are averaged over processes, unless they are `local`. Returns how many coordinates were bounded.
     """
-    paths = _paths(parameters, settings, formulas.of_the_rule)
+    paths = _paths(parameters, settings, formulas.of_the_rule, memo)
     alone = local or reduction.world_size(process_group) == 1
     fast = [*paths.native, *paths.gpu]
     if fast and not alone:
@@ -114,7 +125,10 @@ def advance(
     if paths.native:
         metric = form(settings["group"].at(torch.ones(1)))
         shares = (sums, 1 / max(folds, 1)) if summed else (None, 1.0)
-        bounded += kernel.advance(paths.native, state, settings, metric, samples, gradients, *shares)
+        records = _records(paths, state, settings, samples, None, memo)
+        bounded += kernel.advance(records, settings, metric, gradients, *shares)
+        for each in records.states:
+            each["steps"] += 1
     for chosen in _launches(paths.gpu, state):
         covectors: dict[str, Any] = {"samples": [samples[p] for p in chosen]}
         if summed:
@@ -130,7 +144,7 @@ def advance(
         if not alone:
             xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), process_group))
         bounded = bounded + formulas.advance(fetched, bucket, states, settings, form(fetched.element), xi)
-    for p in parameters:
+    for p in [*paths.gpu, *paths.torch]:
         state[p]["steps"] += 1
     return bounded
 
@@ -139,12 +153,17 @@ class _Paths(NamedTuple):
     native: Sequence[Tensor]
     gpu: Sequence[Tensor]
     torch: Sequence[Tensor]
+    records: kernel.Records | None = None
+    """The table of the native kernel, where it is known."""
 
 
-def _paths(parameters: Sequence[Tensor], settings: Settings, fast: bool) -> _Paths:
+def _paths(parameters: Sequence[Tensor], settings: Settings, fast: bool, memo: Memo | None = None) -> _Paths:
     """Who does the work on each parameter."""
     if not fast:
         return _Paths([], [], parameters)
+    known = None if memo is None else memo.get(id(settings))
+    if known is not None and kernel.takes(settings) and known.serve(parameters):
+        return _Paths(parameters, [], [], known)
     native = [p for p in parameters if kernel.reads(p)] if kernel.takes(settings) else []
     if len(native) == len(parameters):
         return _Paths(native, [], [])
@@ -152,6 +171,17 @@ def _paths(parameters: Sequence[Tensor], settings: Settings, fast: bool) -> _Pat
     on_gpu = [gpu.supports(p, settings) for p in others]
     pairs = list(zip(others, on_gpu, strict=True))
     return _Paths(native, [p for p, yes in pairs if yes], [p for p, yes in pairs if not yes])
+
+
+def _records(
+    paths: _Paths, state: State, settings: Settings, samples: Tensors, numbers: Mapping[Tensor, int] | None, memo: Memo | None
+) -> kernel.Records:
+    if paths.records is not None:
+        return paths.records
+    made = kernel.Records(paths.native, state, settings, samples, numbers or dict.fromkeys(paths.native, 0))
+    if memo is not None and numbers is not None:
+        memo[id(settings)] = made
+    return made
 
 
 def _launches(parameters: Sequence[Tensor], state: State) -> Iterator[list[Tensor]]:

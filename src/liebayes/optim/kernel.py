@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from .noise import Noise
 
 Settings = dict[str, Any]
 Tensors = Mapping[Tensor, Tensor]
+Numbers = Mapping[Tensor, int]
 
 _GROUPS: dict[type, int] = {Additive: 0, Multiplicative: 1, DiagonalAffine: 2}
 _BASES: dict[type, int] = {
@@ -35,7 +37,13 @@ _BASES: dict[type, int] = {
 }  # fmt: skip
 _PLAIN = (Tensor, torch.nn.Parameter)
 _SOURCES = {"philox": 0, "xoshiro": 1}
-_SCALES = {Additive: None, Multiplicative: "remainder", DiagonalAffine: "log_scale"}
+_BLOCKS = {
+    Additive: [("shift", "shift")],
+    Multiplicative: [("scale", "log_scale")],
+    DiagonalAffine: [("scale", "log_scale"), ("shift", "shift")],
+}
+"""The blocks of a group's elements, in their order, as the kernel and the states call them."""
+_PLACES = {name: place for place, name in enumerate(native.TENSOR_FIELDS)}
 
 
 def takes(settings: Settings) -> bool:
@@ -59,48 +67,92 @@ def reads(t: Tensor) -> bool:
     )
 
 
-def draw(
-    parameters: Sequence[Tensor], state: Mapping[Tensor, Any], settings: Settings, noise: Noise, targets: Tensors
-) -> None:
-    """θ = g·ε into `targets`."""
+class Records:
+    """The kernel's table of some parameters: where each one's numbers are.
+
+    Most of it is the same in every step, and asking for it would take longer than the work on a small network.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], state: Mapping[Tensor, Any], settings: Settings, samples: Tensors, numbers: Numbers
+    ) -> None:
+        self.parameters = list(parameters)
+        self.states = [state[p] for p in parameters]
+        self.blocks = _BLOCKS[type(settings["group"])]
+        self.table = array("Q", bytes(8 * len(parameters) * len(native.TENSOR_FIELDS)))
+        self._points = [p.data_ptr() for p in parameters]
+        self._kept: list[tuple[str, list[Tensor]]] = []
+        self.put("point", self._points)
+        self.put("sample", [samples[p].data_ptr() for p in parameters])
+        self.put("count", [p.numel() for p in parameters])
+        self.put("number", [numbers[p] for p in parameters])
+        places = {"log_scale": "log_scale", "remainder": "log_scale"}
+        for field, block in self.blocks:
+            places |= {f"momentum_{block}": f"momentum_{field}", f"second_moment_{block}": f"second_{field}"}
+        for name in [name for name in places if name in self.states[0]]:
+            tensors = [s[name] for s in self.states]
+            self._kept.append((name, tensors))
+            self.put(places[name], [t.data_ptr() for t in tensors])
+
+    def put(self, field: str, values: Any) -> None:
+        """A column of the table."""
+        self.table[_PLACES[field] :: len(native.TENSOR_FIELDS)] = array("Q", values)
+
+    def put_sums(self, sums: Mapping[Tensor, Sequence[Tensor]]) -> None:
+        """Where covectors are added up."""
+        for i, (field, _) in enumerate(self.blocks):
+            self.put(f"sum_{field}", [sums[p][i].data_ptr() for p in self.parameters])
+
+    def put_gradients(self, gradients: Tensors) -> list[Tensor]:
+        """Where gradients are. Copies, of those that are not there or in another layout, are to be kept for the job."""
+        places, copies = [], []
+        for p in self.parameters:
+            gradient = gradients.get(p)
+            if gradient is None:
+                gradient = torch.zeros_like(p)
+                copies.append(gradient)
+            elif gradient.dtype is not torch.float32 or (
+                not (gradient.is_contiguous() and p.is_contiguous()) and gradient.stride() != p.stride()
+            ):
+                gradient = torch.empty_like(p).copy_(gradient)
+                copies.append(gradient)
+            places.append(gradient.data_ptr())
+        self.put("gradient", places)
+        return copies
+
+    def serve(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether the table is still that of these parameters and their states. Of samples its owner has to know."""
+        return (
+            len(parameters) == len(self.parameters)
+            and all(map(operator.is_, parameters, self.parameters))
+            and [p.data_ptr() for p in parameters] == self._points
+            and all(s[name] is t for name, tensors in self._kept for s, t in zip(self.states, tensors, strict=True))
+        )
+
+
+def draw(records: Records, settings: Settings, noise: Noise) -> None:
+    """θ = g·ε into the samples."""
     job = _job(settings, native.SAMPLE)
     _tell_noise(job, settings, noise)
-    columns = {
-        **_elements(parameters, state, settings),
-        "sample": _places(parameters, targets),
-        "number": [noise.numbers[p] for p in parameters],
-    }
-    _run(job, parameters, columns)
+    _run(job, records.table)
 
 
 def fold(
-    parameters: Sequence[Tensor],
-    state: Mapping[Tensor, Any],
-    settings: Settings,
-    samples: Tensors,
-    gradients: Tensors,
-    sums: Mapping[Tensor, Sequence[Tensor]],
-    first: bool,
+    records: Records, settings: Settings, gradients: Tensors, sums: Mapping[Tensor, Sequence[Tensor]], first: bool
 ) -> None:
     """Adds the covector at the samples to the sums, or begins them."""
     job = _job(settings, native.FOLD | (native.FIRST if first else 0))
     _tell_loss(job, settings)
-    kept: list[Tensor] = []
-    columns = {
-        **_elements(parameters, state, settings),
-        **_sums(parameters, settings, sums),
-        "sample": _places(parameters, samples),
-        "gradient": _gradients(parameters, gradients, kept),
-    }
-    _run(job, parameters, columns)
+    copies = records.put_gradients(gradients)
+    records.put_sums(sums)
+    _run(job, records.table)
+    del copies
 
 
 def advance(
-    parameters: Sequence[Tensor],
-    state: Mapping[Tensor, Any],
+    records: Records,
     settings: Settings,
     form: Form[Any],
-    samples: Tensors,
     gradients: Tensors,
     sums: Mapping[Tensor, Sequence[Tensor]] | None,
     share: float,
@@ -108,33 +160,26 @@ def advance(
     """g ← g·exp(−αM♯), with the covector at the samples, or a share of the sums; returns how many were bounded."""
     job = _job(settings, native.STEP)
     _tell_step(job, settings, form)
-    columns = _elements(parameters, state, settings)
-    states = [state[p] for p in parameters]
-    blocks = _blocks(settings)
-    for name, block in blocks:
-        columns[f"momentum_{name}"] = [s[f"momentum_{block}"].data_ptr() for s in states]
-        if job.adaptive:
-            columns[f"second_{name}"] = [s[f"second_moment_{block}"].data_ptr() for s in states]
-    kept: list[Tensor] = []
+    copies: list[Tensor] = []
     if sums is None:
         _tell_loss(job, settings)
-        columns["sample"] = _places(parameters, samples)
-        columns["gradient"] = _gradients(parameters, gradients, kept)
+        copies = records.put_gradients(gradients)
     else:
         job.from_sums, job.share = 1, share
-        columns |= _sums(parameters, settings, sums)
+        records.put_sums(sums)
     if job.adaptive:
-        beta = settings["metric"].beta
-        gathered = {n: 1 - beta ** (n + 1) for n in {s["steps"] for s in states}}
-        columns["gathered"] = array("Q", array("d", [gathered[s["steps"]] for s in states]).tobytes()).tolist()
-    _run(job, parameters, columns)
+        beta, steps = settings["metric"].beta, [s["steps"] for s in records.states]
+        gathered = {n: 1 - beta ** (n + 1) for n in set(steps)}
+        records.put("gathered", array("d", [gathered[n] for n in steps]).tobytes())
+    _run(job, records.table)
+    del copies
     return job.bounded
 
 
 def all_finite(gradients: Sequence[Tensor]) -> bool:
     """Whether no number is infinite or NaN, in dense float32 tensors of the CPU."""
     job = native.Job(what=native.FINITE, threads=native.threads())
-    _run(job, gradients, {"gradient": [g.data_ptr() for g in gradients]})
+    _run(job, _table({"gradient": [g.data_ptr() for g in gradients], "count": [g.numel() for g in gradients]}))
     return bool(job.finite)
 
 
@@ -143,62 +188,21 @@ def noise_of(base: Base, count: int, noise: Noise, number: int, start: int = 0) 
     target = torch.empty(count)
     job = native.Job(what=native.NOISE, threads=native.threads())
     _tell_noise(job, {"base": base}, noise)
-    _run(job, [target], {"sample": [target.data_ptr()], "number": [number], "offset": [start]})
+    _run(job, _table({"sample": [target.data_ptr()], "count": [count], "number": [number], "offset": [start]}))
     return target
 
 
-# Columns of the table of tensors.
+def _table(columns: dict[str, list[int]]) -> array[int]:
+    width = len(native.TENSOR_FIELDS)
+    table = array("Q", bytes(8 * width * len(columns["count"])))
+    for field, values in columns.items():
+        table[_PLACES[field] :: width] = array("Q", values)
+    return table
 
 
-def _run(job: native.Job, parameters: Sequence[Tensor], columns: dict[str, Any]) -> None:
-    count, width = len(parameters), len(native.TENSOR_FIELDS)
-    columns["count"] = [p.numel() for p in parameters]
-    table = array("Q", bytes(8 * count * width))
-    for place, name in enumerate(native.TENSOR_FIELDS):
-        if name in columns:
-            table[place::width] = array("Q", columns[name])
-    job.tensors, job.tensor_count = table.buffer_info()[0], count
+def _run(job: native.Job, table: array[int]) -> None:
+    job.tensors, job.tensor_count = table.buffer_info()[0], len(table) // len(native.TENSOR_FIELDS)
     native.run(job)
-
-
-def _elements(parameters: Sequence[Tensor], state: Mapping[Tensor, Any], settings: Settings) -> dict[str, Any]:
-    columns: dict[str, Any] = {"point": [p.data_ptr() for p in parameters]}
-    name = _SCALES[type(settings["group"])]
-    if name is not None:
-        columns["log_scale"] = [state[p][name].data_ptr() for p in parameters]
-    return columns
-
-
-def _blocks(settings: Settings) -> list[tuple[str, str]]:
-    """The blocks of the group as the kernel and the states call them, in the order of the element."""
-    names = {Additive: ("shift",), Multiplicative: ("log_scale",), DiagonalAffine: ("log_scale", "shift")}
-    return [("scale" if block == "log_scale" else "shift", block) for block in names[type(settings["group"])]]
-
-
-def _sums(parameters: Sequence[Tensor], settings: Settings, sums: Mapping[Tensor, Sequence[Tensor]]) -> dict[str, Any]:
-    blocks = enumerate(_blocks(settings))
-    return {f"sum_{name}": [sums[p][i].data_ptr() for p in parameters] for i, (name, _) in blocks}
-
-
-def _places(parameters: Sequence[Tensor], tensors: Tensors) -> list[int]:
-    return [tensors[p].data_ptr() for p in parameters]
-
-
-def _gradients(parameters: Sequence[Tensor], gradients: Tensors, kept: list[Tensor]) -> list[int]:
-    """Gradients in the layout of their parameters; those that are not, or not there, are copied, and kept for the job."""
-    places = []
-    for p in parameters:
-        gradient = gradients.get(p)
-        if gradient is None:
-            gradient = torch.zeros_like(p)
-            kept.append(gradient)
-        elif gradient.dtype is not torch.float32 or (
-            not (gradient.is_contiguous() and p.is_contiguous()) and gradient.stride() != p.stride()
-        ):
-            gradient = torch.empty_like(p).copy_(gradient)
-            kept.append(gradient)
-        places.append(gradient.data_ptr())
-    return places
 
 
 # Settings.

@@ -146,6 +146,8 @@ class LieGroupBLR(Optimizer):
     def _clear(self) -> None:
         self._buffers = SampleBuffers()
         self._sums: engine.Sums = {}
+        self._memo: engine.Memo = {}
+        self._numbers: dict[Tensor, int] = {}
         self._forms: dict[Any, Form[Any]] = {}
         self._sampled: list[Tensor] = []
         self._ranks_checked = False
@@ -219,12 +221,14 @@ class LieGroupBLR(Optimizer):
                 p.grad = None  # folded in already; the next block must not count it again
         self._stray = gradients.GradientMarks([p for p in parameters if self._marks.changed(p) and gradients.nonzero(p)])
         self._buffers.release()
-        for p in parameters:
-            if self._buffers.require(p):
+        fresh = [p for p in parameters if self._buffers.require(p)]
+        if fresh:
+            self._memo.clear()
+            for p in fresh:
                 self._sums.pop(p, None)
                 reference.follow_layout(p, self.state[p])
-        self._start_states()
-        self._draw_into(self._buffers.values, self._folds)
+            self._start_states()
+        self._draw_into(self._buffers.values, self._folds, self._memo)
         self._marks = gradients.GradientMarks(parameters)
         return parameters
 
@@ -244,18 +248,19 @@ class LieGroupBLR(Optimizer):
                     self.state[p].update(self._start_state(p, settings))
 
     @torch.no_grad()
-    def _draw_into(self, targets: engine.Tensors, number: int) -> None:
+    def _draw_into(self, targets: engine.Tensors, number: int, memo: engine.Memo | None = None) -> None:
         """Sample `number` of this step for all parameters that are trained, which have a state. Workers call this too.
 
         Streams are numbered over all ranks; ranks that share one model by sharding share its sample.
         """
         every = [p for settings in self.param_groups for p in settings["params"]]
+        if len(self._numbers) != len(every):
+            self._numbers = {p: k for k, p in enumerate(every)}
         first = 0 if sharding.all_sharded(every) else reduction.rank(self.process_group) * self.mc_samples
-        numbers = {p: k for k, p in enumerate(every)}
-        noise = Noise(self.noise, self.seed, self.clock, first + number, numbers)
+        noise = Noise(self.noise, self.seed, self.clock, first + number, self._numbers)
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p.requires_grad]
-            engine.draw(chosen, self.state, settings, noise, targets, self.foreach)
+            engine.draw(chosen, self.state, settings, noise, targets, self.foreach, memo)
 
     # Gradients.
 
@@ -441,6 +446,7 @@ class LieGroupBLR(Optimizer):
             self.bounded = self.bounded + engine.advance(
                 self._formulas, chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found,
                 self._sums, self._folds, self.process_group, local=sharded, together=self.foreach,
+                memo=self._memo,
             )  # fmt: skip
         self.steps += 1
         self.clock += 1
