@@ -1,4 +1,4 @@
-"""Writes the tables of README.md from the stored results.
+"""Writes the tables of README.md and of results/ from the stored results.
 
 python benchmarks/readme_tables.py          # rewrites what stands between <!-- table NAME --> and <!-- end -->
 """
@@ -8,6 +8,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+
+from liebayes.experiments.reproduce import RECIPES
+from liebayes.experiments.reproduce.result import read_all
+from liebayes.experiments.reproduce.table import summary, write_tables
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,7 +26,16 @@ def optimizers() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"optimizers": optimizers}
+def paper_table(name: str) -> str:
+    """`results/table1/` or `results/table2/`: the paper's tables at the desktop scale."""
+    return summary(RECIPES[name], read_all(ROOT / "results", name))
+
+
+TABLES = {
+    "optimizers": optimizers,
+    "table1": lambda: paper_table("table1"),
+    "table2": lambda: paper_table("table2"),
+}
 
 
 def with_tables(text: str) -> str:
@@ -38,3 +51,5 @@ def with_tables(text: str) -> str:
 if __name__ == "__main__":
     page = ROOT / "README.md"
     page.write_text(with_tables(page.read_text()))
+    for recipe in RECIPES.values():
+        write_tables(recipe, ROOT / "results")

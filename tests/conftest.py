@@ -1,7 +1,16 @@
-"""Settings of the whole test suite: one thread for each process, and examples that are the same in every run."""
+"""Settings of the whole test suite: one thread for each process, and examples that are the same in every run.
 
+Real data, where there is some, are in LIEBAYES_DATA, or packed in a folder beside the repository.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
 import warnings
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
@@ -21,3 +30,34 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("liebayes")
+
+UNPACK = Path(__file__).parents[1].parent / "shared" / "data" / "unpack"
+GIVEN = os.environ.get("LIEBAYES_DATA")  # before a test takes it away
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """A folder with real data sets, laid out as users keep them; not all need be there."""
+    if GIVEN:
+        return Path(GIVEN)
+    if not UNPACK.is_file():
+        pytest.skip("no real data: set LIEBAYES_DATA to a folder that has some")
+    fcntl = pytest.importorskip("fcntl", reason="needs file locks to unpack the data once for all test processes")
+    # The same folder for every session and process, filled once: 200 MB each time would soon fill the disk.
+    folder = Path(tempfile.gettempdir()) / f"liebayes-test-data-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run([sys.executable, str(UNPACK), str(folder)], check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fashion_data() -> Path:
+    """The folder above Fashion-MNIST's; Debian's package puts it among the system's data."""
+    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share/:/usr/share/"
+    places = [Path(GIVEN)] if GIVEN else []
+    for place in [*places, *(Path(name) / "datasets" for name in shared.split(":") if name)]:
+        if (place / "fashion-mnist").is_dir():
+            return place
+    pytest.skip("no Fashion-MNIST: install Debian's dataset-fashion-mnist, or set LIEBAYES_DATA")

@@ -17,9 +17,11 @@ ALLOWED = {
     "bases": set(),
     "rule": {"groups", "bases"},
     "variational": {"groups", "bases", "rule"},
-    "prediction": set(),
-    "posterior": {"groups", "bases", "rule", "prediction"},
-    "optim": {"groups", "bases", "rule", "posterior"},  # an optimizer hands out its posterior
+    "threads": set(),
+    "prediction": {"threads"},
+    "posterior": {"groups", "bases", "rule", "prediction", "threads"},
+    "native": set(),
+    "optim": {"native", "groups", "bases", "rule", "posterior", "threads"},  # an optimizer hands out its posterior
     "baselines": {"groups", "bases", "rule", "posterior", "optim"},
     "metrics": set(),
     "nn": set(),
@@ -27,7 +29,10 @@ ALLOWED = {
 }
 """What each room may import of ours; rooms that are not here may import all."""
 
-CORE = ("groups", "bases", "rule", "variational", "optim", "baselines", "posterior", "prediction")
+KERNELS = {ROOT / "optim" / "gpu" / f"{name}.py" for name in ("arithmetic", "draws", "kernels")}
+"""Written in Triton's language, and imported where they are launched."""
+
+CORE = ("groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction", "threads")
 
 
 def room(path: Path) -> str:
@@ -105,13 +110,13 @@ def test_imports_point_one_way(path: Path) -> None:
     "path", [p for p in FILES if room(p) in CORE or p.parent == ROOT], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_the_core_needs_only_torch(path: Path) -> None:
-    allowed = {*sys.stdlib_module_names, "torch", "liebayes"}
+    allowed = {*sys.stdlib_module_names, "torch", "liebayes", *(["triton"] if path in KERNELS else [])}
     others = {name.split(".")[0] for name in modules(path, False)} - allowed
     assert room(path) == "cli" or not others, f"{sorted(others)} belong in an extra, imported where they are used"
 
 
 def test_importing_the_package_loads_no_extra() -> None:
-    extras = ("matplotlib", "rich", "tyro", "safetensors", "sklearn", "scipy", "pandas")
+    extras = ("matplotlib", "rich", "tyro", "safetensors", "sklearn", "scipy", "pandas", "triton")
     code = (
         "import torch, sys; before = set(sys.modules); import liebayes; "
         f"loaded = [name for name in {extras!r} if name in sys.modules and name not in before]; "

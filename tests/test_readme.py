@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from liebayes.experiments.reproduce import RECIPES
+from liebayes.experiments.reproduce.result import read_all
+from liebayes.experiments.reproduce.table import blocks, markdown
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/paper-notes.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/paper-notes.md", "docs/reproduce.md"]
 
 
 def run(page: str, which: int) -> dict[str, Any]:
@@ -62,3 +66,10 @@ def test_tables_are_those_of_the_stored_results(monkeypatch: pytest.MonkeyPatch)
 
     text = (ROOT / "README.md").read_text()
     assert with_tables(text) == text
+
+
+@pytest.mark.parametrize("name", ["table1", "table2"])
+def test_pages_of_results_are_those_of_the_stored_results(name: str) -> None:
+    recipe = RECIPES[name]
+    parts = blocks(recipe, read_all(ROOT / "results", name))
+    assert (ROOT / "results" / f"{name}.md").read_text() == markdown(recipe, parts)

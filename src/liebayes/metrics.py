@@ -1,4 +1,4 @@
-"""How good probabilities are, and how sparse weights are.
+"""How good probabilities are, and how sparse and local weights are.
 
 Probabilities are a tensor (inputs, classes) whose rows add up to 1, labels a tensor of as many integers. Everything is
 computed in float64 and returned as Python numbers, or as tensors where there is one value for each input or bin.
@@ -186,6 +186,26 @@ def sparsity(weights: Tensor, threshold: float = 0.01, mass: float = 0.9) -> Spa
     ranks = torch.arange(1, n + 1, dtype=torch.float64, device=sizes.device)  # of the largest first
     gini = 1 - 2 * float(((ranks - 0.5) * sizes).sum()) / (n * total)
     return Sparsity(float((sizes < threshold).double().mean()), count, count / n, hoyer, gini)
+
+
+def localisation(maps: Tensor, window: int) -> Tensor:
+    """For each map the largest share of its sum in any square of `window`×`window` places; NaN for a map of zeros.
+
+    Args:
+        maps: numbers that are not negative, such as sizes of weights: (maps, height, width).
+        window: the side of the square.
+
+    >>> maps = torch.tensor([[[0.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]], [[1.0] * 3] * 3])
+    >>> localisation(maps, 2)
+    tensor([1.0000, 0.4444], dtype=torch.float64)
+    """
+    if maps.ndim != 3 or not bool((maps >= 0).all()):
+        raise ValueError(f"maps must be numbers that are not negative, (maps, height, width), not {tuple(maps.shape)}.")
+    if not 1 <= window <= min(maps.shape[1:]):
+        raise ValueError(f"window must be from 1 to {min(maps.shape[1:])}, the smaller side of the maps, but is {window}.")
+    values = maps.detach().double().unsqueeze(1)
+    sums = torch.nn.functional.avg_pool2d(values, window, stride=1).flatten(1).amax(1) * window**2
+    return sums / values.flatten(1).sum(1)
 
 
 def _checked_probabilities(probabilities: Tensor) -> Tensor:

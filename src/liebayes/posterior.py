@@ -17,13 +17,12 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.func import functional_call
 
 from . import bases as _bases
 from . import groups as _groups
 from .bases import Base
 from .groups import LieGroup
-from .prediction import ClassPrediction, RegressionPrediction, classify, input_batches, regress
+from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches
 from .rule import Family
 
 FORMAT = "liebayes posterior 1"
@@ -112,11 +111,19 @@ class Posterior:
         batch_size: int | None = ...,
         task: Literal["classification"] = ...,
         seed: int = ...,
+        parallel: bool | None = ...,
     ) -> ClassPrediction: ...
 
     @overload
     def predict(
-        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ..., task: Literal["regression"], seed: int = ...
+        self,
+        inputs: Any,
+        samples: int = ...,
+        *,
+        batch_size: int | None = ...,
+        task: Literal["regression"],
+        seed: int = ...,
+        parallel: bool | None = ...,
     ) -> RegressionPrediction: ...
 
     def predict(
@@ -127,6 +134,7 @@ class Posterior:
         batch_size: int | None = None,
         task: Literal["classification", "regression"] = "classification",
         seed: int = 0,
+        parallel: bool | None = None,
     ) -> ClassPrediction | RegressionPrediction:
         """The posterior predictive (Sec. 5): the average over one set of draws from the posterior.
 
@@ -137,6 +145,8 @@ class Posterior:
             task: "classification", for models that return logits, or "regression", for models that return a mean, or a pair of
                 a mean and a noise variance.
             seed: fixes the draws.
+            parallel: make the predictions of several draws in threads, one draw in each; the same numbers as one after the
+                other, to rounding. By default where the model allows it; True insists.
         """
         if task not in ("classification", "regression"):
             raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
@@ -147,14 +157,14 @@ class Posterior:
         generator = torch.Generator(device=first.device).manual_seed(seed)
         batches = input_batches(inputs, batch_size, first.device)
 
-        def outputs() -> Iterator[list[Any]]:
-            # Weights change once for all inputs: new ones for every batch would cost more, and would not be one function.
-            for _ in range(max(samples, 1)):
-                weights = {**(self.sample(generator) if samples else self.point()), **self.buffers}
-                yield [functional_call(self.model, weights, (batch,)) for batch in batches]
+        average = Classes() if task == "classification" else Values()
+
+        def draw() -> dict[str, Tensor]:
+            return {**(self.sample(generator) if samples else self.point()), **self.buffers}
 
         with torch.no_grad(), evaluation_mode(self.model):
-            return classify(outputs()) if task == "classification" else regress(outputs())
+            Drawing(self.model, draw, max(samples, 1), batches).into(average, parallel)
+            return average.result()
 
     def recompute_statistics(self, loader: Iterable[Any], *, sample: bool = False, seed: int = 0) -> None:
         """Sets the running statistics of batch norms to those of the point estimate, or of one sample, on the given inputs.

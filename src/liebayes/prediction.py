@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from . import threads
+from .threads import CallersContext, Probe, Substitution
 
 
 @dataclass(frozen=True)
@@ -47,43 +51,144 @@ class RegressionPrediction:
         return self.aleatoric + self.epistemic
 
 
-def classify(draws: Iterable[list[Tensor]]) -> ClassPrediction:
-    """From logits, draw by draw. A single logit stands for two classes."""
-    total: Tensor | float = 0.0
-    expected_entropy: Tensor | float = 0.0
-    count = 0
-    for outputs in draws:
+class Classes:
+    """Averages logits over draws, which come one by one. A single logit stands for two classes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total: Tensor | float = 0.0
+        self.expected_entropy: Tensor | float = 0.0
+
+    def of_draw(self, outputs: list[Any]) -> tuple[Tensor, Tensor]:
+        """What is averaged: the probabilities of one draw and their entropy."""
         logits = torch.cat(outputs).double()
         if logits.ndim == 1 or logits.shape[-1] == 1:
             logits = torch.stack([torch.zeros_like(logits.flatten()), logits.flatten()], -1)
         log_probabilities = logits.log_softmax(-1)
         probabilities = log_probabilities.exp()
-        entropy = -(probabilities * log_probabilities).nan_to_num(0.0).sum(-1)
-        total = total + probabilities
-        expected_entropy = expected_entropy + entropy
-        count += 1
-    mean = torch.as_tensor(total) / count
-    entropy = -torch.special.xlogy(mean, mean).sum(-1)
-    information = (entropy - expected_entropy / count).clamp_min(0.0)
-    return ClassPrediction(mean.float(), entropy.float(), information.float())
+        return probabilities, -(probabilities * log_probabilities).nan_to_num(0.0).sum(-1)
+
+    def add(self, draw: tuple[Tensor, Tensor]) -> None:
+        """Takes one draw in."""
+        probabilities, entropy = draw
+        self.total = self.total + probabilities
+        self.expected_entropy = self.expected_entropy + entropy
+        self.count += 1
+
+    def result(self) -> ClassPrediction:
+        """The average over all draws so far."""
+        mean = torch.as_tensor(self.total) / self.count
+        entropy = -torch.special.xlogy(mean, mean).sum(-1)
+        information = (entropy - self.expected_entropy / self.count).clamp_min(0.0)
+        return ClassPrediction(mean.float(), entropy.float(), information.float())
 
 
-def regress(draws: Iterable[list[Any]]) -> RegressionPrediction:
-    """From means, or pairs of means and noise variances, draw by draw (Welford's recursion keeps the variance exact)."""
-    mean: Tensor | float = 0.0
-    spread: Tensor | float = 0.0
-    noise: Tensor | float = 0.0
-    count = 0
-    for outputs in draws:
+class Values:
+    """Averages means, or pairs of means and noise variances, over draws (Welford's recursion keeps the variance exact)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Tensor | float = 0.0
+        self.spread: Tensor | float = 0.0
+        self.noise: Tensor | float = 0.0
+
+    def of_draw(self, outputs: list[Any]) -> tuple[Tensor, Tensor]:
+        """What is averaged: the means of one draw and their noise."""
         pairs = [output if isinstance(output, tuple) else (output, torch.zeros_like(output)) for output in outputs]
-        value = torch.cat([pair[0] for pair in pairs]).double()
-        own_noise = torch.cat([pair[1] for pair in pairs]).double()
-        count += 1
-        delta = value - mean
-        mean = mean + delta / count
-        spread = spread + delta * (value - mean)
-        noise = noise + own_noise
-    return RegressionPrediction(*(torch.as_tensor(x).float() for x in (mean, noise / count, spread / count)))
+        return torch.cat([pair[0] for pair in pairs]).double(), torch.cat([pair[1] for pair in pairs]).double()
+
+    def add(self, draw: tuple[Tensor, Tensor]) -> None:
+        """Takes one draw in."""
+        value, noise = draw
+        self.count += 1
+        delta = value - self.mean
+        self.mean = self.mean + delta / self.count
+        self.spread = self.spread + delta * (value - self.mean)
+        self.noise = self.noise + noise
+
+    def result(self) -> RegressionPrediction:
+        """The average over all draws so far."""
+        blocks = (self.mean, self.noise / self.count, self.spread / self.count)
+        return RegressionPrediction(*(torch.as_tensor(x).float() for x in blocks))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One draw after the other, each over all inputs, into an average; in threads where the model allows it.
+
+    Weights change once for all inputs: new ones for every batch would cost more, and would not be one function. They are
+    drawn and averaged in order, so that the result does not depend on the number of threads.
+    """
+
+    model: nn.Module
+    draw: Callable[[], dict[str, Tensor]]
+    """The next set of weights and buffers, by name."""
+    count: int
+    batches: list[Tensor]
+
+    def into(self, average: Classes | Values, parallel: bool | None) -> None:
+        """Adds all draws to the average: in threads (True), by a loop (False), or as it turns out (None)."""
+        first = self.draw()
+        reason = "parallel=False" if parallel is False else self._reason_for_loop(first, insisting=parallel is True)
+        if reason is None:
+            return self._by_threads(first, average)
+        if parallel:
+            raise RuntimeError(f"parallel=True, but predictions cannot be made in threads: {reason}.")
+        for number in range(self.count):
+            weights = self.draw() if number else first
+            average.add(average.of_draw([functional_call(self.model, weights, (batch,)) for batch in self.batches]))
+
+    def _by_threads(self, first: dict[str, Tensor], average: Classes | Values) -> None:
+        context = CallersContext()
+
+        @torch.no_grad()
+        def begin(number: int) -> dict[int, Tensor]:
+            return self._by_identity(self.draw() if number else first)
+
+        @torch.no_grad()
+        def compute(_worker: int, _number: int, weights: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
+            with context.here():
+                with Substitution(weights):
+                    outputs = [context.run(self.model, batch) for batch in self.batches]
+                return average.of_draw(outputs)
+
+        @torch.no_grad()
+        def take(_number: int, one: tuple[Tensor, Tensor]) -> None:
+            average.add(one)
+
+        threads.shared_workers().run(self.count, torch.get_num_threads(), begin, compute, take)
+
+    def _by_identity(self, weights: dict[str, Tensor]) -> dict[int, Tensor]:
+        slots = self._slots()
+        return {id(slots[name]): value for name, value in weights.items()}
+
+    def _slots(self) -> dict[str, Tensor]:
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+
+    def _reason_for_loop(self, weights: dict[str, Tensor], insisting: bool) -> str | None:
+        """Found out with two inputs, which must give the same both ways."""
+        if self.count == 1:
+            return "there is one draw"
+        if not insisting and torch.get_num_threads() == 1:
+            return "torch has one thread"
+        if not insisting and sum(value.numel() for value in weights.values()) < threads.MIN_WEIGHTS:
+            return f"there are fewer than {threads.MIN_WEIGHTS} weights"
+        reason = threads.obstacle([*self._slots().values(), *weights.values()])
+        if reason is not None:
+            return reason
+        few, probe, numbers = self.batches[0][:2], Probe(self.model), threads.random_state()
+        try:
+            with probe.first_call():
+                expected = functional_call(self.model, weights, (few,))
+            if probe.reason is None:
+                with probe.second_call(), probe.substitution(self._by_identity(weights), lambda _: None):
+                    found = self.model(few)
+                torch.testing.assert_close(found, expected, equal_nan=True)
+        except Exception as error:  # of the model with two inputs, or of the comparison
+            return f"two inputs alone do not give the same both ways ({type(error).__name__})"
+        finally:
+            torch.default_generator.set_state(numbers)
+        return probe.reason
 
 
 def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> list[Tensor]:

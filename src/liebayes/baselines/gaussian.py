@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..bases import Normal
 from ..groups import DiagonalAffine, ScaleShift
-from ..optim import LieGroupBLR, engine
+from ..optim import LieGroupBLR, reference
 from ..optim.buckets import Bucket
 
 LARGEST = 1e18
@@ -87,21 +87,21 @@ class GaussianBaseline(LieGroupBLR, ABC):
         return {**super().__getstate__(), "_own_defaults": self._own_defaults}
 
     @abstractmethod
-    def _growth(self, curvature: Tensor, variance: Tensor, settings: engine.Settings) -> Tensor:
+    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
         """By how much a grows relative to itself: a ← a·(1 + growth)."""
 
     @staticmethod
-    def _start_state(p: Tensor, settings: engine.Settings) -> engine.ParameterState:
-        state = engine.start_state(p, settings)
+    def _start_state(p: Tensor, settings: reference.Settings) -> reference.ParameterState:
+        state = reference.start_state(p, settings)
         del state["momentum_log_scale"]
         return state
 
     def _advance(
         self,
-        fetched: engine.Fetched,
+        fetched: reference.Fetched,
         bucket: Bucket,
-        states: list[engine.ParameterState],
-        settings: engine.Settings,
+        states: list[reference.ParameterState],
+        settings: reference.Settings,
         form: Any,
         xi: ScaleShift,
     ) -> int:
@@ -121,17 +121,17 @@ class GaussianBaseline(LieGroupBLR, ABC):
         return 0
 
 
-def gradients_only(settings: engine.Settings) -> engine.Settings:
+def gradients_only(settings: reference.Settings) -> reference.Settings:
     """Settings for the covector without the prior and the entropy, which have their places in the step."""
     return {**settings, "prior": 0.0, "temperature": 0.0}
 
 
-def precision_floor(settings: engine.Settings) -> float:
+def precision_floor(settings: reference.Settings) -> float:
     """δ/N + d: what a holds beside the curvature."""
     return settings["prior"] / settings["data_size"] + settings["damping"]
 
 
-def _initial_width(settings: engine.Settings) -> float:
+def _initial_width(settings: reference.Settings) -> float:
     for name in ("damping", "initial_curvature"):
         value = settings[name]
         if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..groups import ScaleShift
-from ..optim import engine
+from ..optim import reference
 from ..optim.buckets import Bucket
 from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
 
@@ -95,10 +95,16 @@ class IVON(GaussianBaseline):
         )
 
     @staticmethod
-    def _covector(element: ScaleShift, bucket: Bucket, samples: list[Tensor], settings: engine.Settings) -> ScaleShift:
-        return engine.covector(element, bucket, samples, gradients_only(settings))
+    def _covector(
+        element: ScaleShift,
+        bucket: Bucket,
+        samples: list[Tensor],
+        gradients: list[Tensor | None],
+        settings: reference.Settings,
+    ) -> ScaleShift:
+        return reference.covector(element, bucket, samples, gradients, gradients_only(settings))
 
-    def _growth(self, curvature: Tensor, variance: Tensor, settings: engine.Settings) -> Tensor:
+    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
         N, rho = settings["data_size"], 1 - settings["scale_momentum"]
         u = (rho * (N * curvature - 1 + N * precision_floor(settings) * variance)).clamp(-LARGEST, LARGEST)
         return u + 0.5 * u.square()

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..groups import ScaleShift
-from ..optim import engine
+from ..optim import reference
 from ..optim.buckets import Bucket
 from ..optim.settings import named
 from ..optim.sharding import is_sharded
@@ -138,13 +138,20 @@ class VOGN(GaussianBaseline):
             self._forget()
             raise
 
-    def _covector(self, element: ScaleShift, bucket: Bucket, samples: list[Tensor], settings: engine.Settings) -> ScaleShift:
+    def _covector(
+        self,
+        element: ScaleShift,
+        bucket: Bucket,
+        samples: list[Tensor],
+        gradients: list[Tensor | None],
+        settings: reference.Settings,
+    ) -> ScaleShift:
         """(mean(gᵢ²), σĝ)."""
-        gradient = engine.covector(element, bucket, samples, gradients_only(settings)).shift
+        gradient = reference.covector(element, bucket, samples, gradients, gradients_only(settings)).shift
         sums = bucket.read([self._squares.sum_of(p) for p in bucket.parameters], gradient.dtype)
         return ScaleShift(self._squares.examples * sums, gradient)  # the loss is a mean: n·Σ(gᵢ/n)²
 
-    def _growth(self, curvature: Tensor, variance: Tensor, settings: engine.Settings) -> Tensor:
+    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
         N, rho = settings["data_size"], 1 - settings["scale_momentum"]
         u = rho * (N * variance * (curvature + precision_floor(settings)) - 1)
         return u.clamp(1e-6 - 1, LARGEST)  # with β₂ = 0 a gradient of zero would leave no precision

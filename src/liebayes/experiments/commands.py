@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 import tyro
 
-from .. import __version__, data
+from .. import __version__, data, native
 from .command_line import optional_arguments_without_none, parse, settings_type
 from .opening import open_run
 from .pictures import read_images
+from .reproduce.command import reproduce
 from .run_directory import RunDirectory, RunError
 from .settings import SettingsError, TrainSettings
 from .sweep import sweep as sweep_runs
@@ -271,6 +272,9 @@ def sweep(file: File, output: Path) -> int:
     return sweep_runs(file, output)
 
 
+app.command(reproduce)
+
+
 @app.command
 def info() -> None:
     """Show what is installed, and which parts are in use."""
@@ -280,7 +284,7 @@ def info() -> None:
         "torch": torch.__version__,
         "devices": "cpu" + (f", {torch.cuda.device_count()} cuda" if torch.cuda.is_available() else ""),
         "threads": torch.get_num_threads(),
-        "kernels": "torch",
+        "kernel": native.describe(),
         "data sets": ", ".join(data.names()),
     }
     width = max(map(len, rows))

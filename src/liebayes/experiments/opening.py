@@ -5,6 +5,9 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from .. import data
 from ..posterior import Posterior
 from .learner import build_network
@@ -39,3 +42,13 @@ def open_run(path: Path, data_dir: Path | None = None) -> tuple[Posterior, data.
     except (ValueError, KeyError, OSError) as error:
         raise RunError(f"{directory.posterior} is damaged: {error} Remove it, and train --resume writes it anew.") from error
     return posterior, dataset, settings
+
+
+def at_point(posterior: Posterior) -> nn.Module:
+    """The posterior's own module, with the point estimate in it, for evaluation."""
+    model = posterior.model.eval()
+    values = {**posterior.point(), **posterior.buffers}
+    with torch.no_grad():
+        for name, slot in [*model.named_parameters(), *model.named_buffers()]:
+            slot.copy_(values[name])
+    return model

@@ -16,7 +16,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from .. import __version__, native
 from ..data import Dataset
 from . import checkpoint
 from .settings import SettingsError, TrainSettings
@@ -32,6 +32,10 @@ from .settings import SettingsError, TrainSettings
 
 class RunError(RuntimeError):
     """A run that cannot start, go on or be read; the message says what to do."""
+
+
+class BusyRunError(RunError):
+    """Another process is training in the directory."""
 
 
 class RunDirectory:
@@ -81,7 +85,7 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise RunError(
+                raise BusyRunError(
                     f"Another process is training in {self.path}. Wait for it, or choose another --output."
                 ) from None
             self.require_fit(resume)  # again: a process that held the lock until now may have left a run
@@ -140,6 +144,25 @@ class RunDirectory:
                 f"{self.path / 'settings.json'} is damaged: {error} Nothing was changed; put a good copy there."
             ) from error
 
+    def finished(self, settings: TrainSettings, *, of: str, may_differ: Collection[str] = ()) -> bool:
+        """Whether the run is there and has ended; one with other settings than those of a plan is refused.
+
+        Args:
+            settings: those of the plan.
+            of: the name of the plan, for the message.
+            may_differ: settings that need not be the same, beside places and times.
+        """
+        if not (self.path / "settings.json").exists():
+            return False
+        then, now = self.settings().to_json(), settings.to_json()
+        for name in sorted(set(now) - {"output", "resume", "data_dir", "checkpoint_seconds", *may_differ}):
+            if then[name] != now[name]:
+                raise RunError(
+                    f"{self.path} was trained with {name} {then[name]!r}, but {of} says {now[name]!r}. "
+                    "Choose another --output."
+                )
+        return self.posterior.exists() and len(self.metrics()) == then["epochs"]
+
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
@@ -163,6 +186,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "kernel": native.describe(),
         "processor": _processor(),
         "git": _git_state(),
     }

@@ -68,17 +68,7 @@ def _axes(content: Mapping[str, Any]) -> list[str]:
 def _finished(settings: TrainSettings) -> bool:
     """Whether the run is there, with these settings, and has ended."""
     assert settings.output is not None
-    run = RunDirectory(settings.output)
-    if not (settings.output / "settings.json").exists():
-        return False
-    then, now = run.settings().to_json(), settings.to_json()
-    for name in sorted(set(now) - {"output", "resume", "data_dir", "checkpoint_seconds"}):
-        if then[name] != now[name]:
-            raise RunError(
-                f"{settings.output} was trained with {name} {then[name]!r}, but the sweep says {now[name]!r}. "
-                "Choose another --output."
-            )
-    return run.posterior.exists() and len(run.metrics()) == settings.epochs
+    return RunDirectory(settings.output).finished(settings, of="the sweep")
 
 
 def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:

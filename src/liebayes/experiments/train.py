@@ -129,6 +129,10 @@ class InterruptedRunError(RunError):
     """The run was asked to stop; its checkpoint is written."""
 
 
+class DivergedRunError(RunError):
+    """The loss is not finite any more."""
+
+
 class OtherEnvironmentWarning(UserWarning):
     """A run is resumed elsewhere, or with another number of processes or threads."""
 
@@ -174,7 +178,7 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
                 due = interrupted() or time.monotonic() - saved_at > settings.checkpoint_seconds
                 asked = ranks.highest(2 if not math.isfinite(loss) else int(due))
                 if asked == 2:
-                    raise RunError(
+                    raise DivergedRunError(
                         f"The loss is not finite in epoch {progress.epoch + 1}: try a lower --lr. The last checkpoint is kept."
                     )
                 if asked == 1:

@@ -80,7 +80,7 @@ def buckets(parameters: list[Tensor], *, flat: bool, together: bool) -> Iterator
         if pending and (not together or size + count > SIZE):
             yield Bucket(pending)
             pending, size = [], 0
-        if count <= SIZE or is_sharded(p) or not _dense(p):
+        if count <= SIZE or is_sharded(p) or not is_dense(p):
             pending.append(p)
             size += count
         else:
@@ -106,5 +106,6 @@ def _memory_order(p: Tensor) -> list[int]:
     return sorted(range(p.ndim), key=lambda d: -p.stride(d))
 
 
-def _dense(p: Tensor) -> bool:
+def is_dense(p: Tensor) -> bool:
+    """Whether elements fill their memory in some order, without gaps."""
     return p.is_contiguous() or p.permute(_memory_order(p)).is_contiguous()

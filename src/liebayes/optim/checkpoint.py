@@ -9,17 +9,12 @@ from torch import Tensor
 from . import sharding
 from .settings import OBJECTS, describe
 
-NOISE_STREAM = "torch generator by (seed, step, sample), parameters in order"
-"""What a checkpoint says about its noise; another stream would not continue the run."""
-
 
 def with_own_objects(groups: list[dict[str, Any]], state_dict: dict[str, Any]) -> list[dict[str, Any]]:
     """The checkpoint's parameter groups with the optimizer's own objects, which must be those it was written with."""
     own = state_dict.get("liebayes")
     if own is None:
         raise ValueError("This is not a checkpoint of a liebayes optimizer: it has no entry 'liebayes'.")
-    if own["noise"] != NOISE_STREAM:
-        raise ValueError(f"The checkpoint's noise is {own['noise']!r}, but this optimizer draws {NOISE_STREAM!r}.")
     count = len(state_dict["param_groups"])
     if count != len(groups):
         raise ValueError(f"The checkpoint has {count} parameter groups, but this optimizer has {len(groups)}.")

@@ -1,132 +1,189 @@
-"""One bucket of parameters through one step of the rule: draw, pull the gradient back, update.
+"""The rule on the parameters of one group: draw a sample, take a covector in, advance the elements.
 
-Every formula is the rule's. What happens here is fetching its arguments from parameters and states, and storing its results.
+Each is done by the native kernel on the CPU, by Triton's on a GPU, and in torch, bucket by bucket, for what these do not take.
+All agree to rounding, given the same noise; `reference` is the one to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..rule import Adaptive, Family, Form, SecondMoment, State, differential, update
-from .buckets import SIZE, Bucket
-from .layout import Layout, layout_for
-from .sharding import draw_like, full, is_sharded
+from ..rule import Form
+from . import gpu, kernel, philox, reduction, reference
+from .noise import Noise
+from .reference import ParameterState, Settings
 
-Settings = dict[str, Any]
-ParameterState = dict[str, Any]
-"""Tensors in the layout of the parameter, by name, and its number of `steps`."""
-
-
-def working_dtype(p: Tensor) -> torch.dtype:
-    """The precision of states and formulas: float32, or the parameter's own if that is wider."""
-    return torch.float32 if p.dtype.itemsize < 4 else p.dtype
+State = Mapping[Tensor, ParameterState]
+Tensors = Mapping[Tensor, Tensor]
+Sums = dict[Tensor, list[Tensor]]
+"""Covectors of several samples, added up: one tensor for each block of a parameter's element."""
 
 
-def start_state(p: Tensor, settings: Settings) -> ParameterState:
-    """The state of a parameter before its first step."""
-    point = p.detach().to(working_dtype(p))
-    layout = layout_for(settings["group"], settings["base"], p.dtype)
-    state: ParameterState = dict(layout.start(point))
-    element = layout.element(point, state)
-    for name, block in zip(element._fields, element, strict=True):
-        state[f"momentum_{name}"] = torch.zeros_like(block)
-        if isinstance(settings["metric"], Adaptive):
-            state[f"second_moment_{name}"] = torch.zeros_like(block)
-    state["steps"] = 0
-    return state
+class Formulas(NamedTuple):
+    """What is done to a bucket: that of the rule, or of a baseline, which shares everything else."""
+
+    covector: Callable[..., Any] = reference.covector
+    advance: Callable[..., Any] = reference.advance
+
+    @property
+    def of_the_rule(self) -> bool:
+        """Whether these are the formulas that the kernel has."""
+        return self == Formulas()
 
 
-class Fetched(NamedTuple):
-    """What a bucket knows of its elements."""
-
-    layout: Layout
-    point: Tensor
-    element: Any
-    state: dict[str, Tensor]
-
-
-def fetch(bucket: Bucket, states: list[ParameterState], settings: Settings) -> Fetched:
-    """The elements of a bucket's parameters, as one."""
-    first = bucket.parameters[0]
-    dtype = working_dtype(first)
-    names = [name for name, value in states[0].items() if isinstance(value, Tensor)]
-    state = {name: bucket.read([s[name] for s in states], dtype) for name in names}
-    point = bucket.read([p.detach() for p in bucket.parameters], dtype)
-    layout = layout_for(settings["group"], settings["base"], first.dtype)
-    return Fetched(layout, point, layout.element(point, state), state)
+def draw(
+    parameters: Sequence[Tensor], state: State, settings: Settings, noise: Noise, targets: Tensors, together: bool = True
+) -> None:
+    """θ = g·ε into `targets`."""
+    counted = noise.source != "torch" and philox.supports(settings["base"])
+    paths = _paths(parameters, settings, counted)
+    if paths.native:
+        kernel.draw(paths.native, state, settings, noise, targets)
+    for chosen in _launches(paths.gpu if noise.source == "philox" else [], state):
+        into, numbers = [targets[p] for p in chosen], [noise.numbers[p] for p in chosen]
+        counter = {"seed": noise.seed, "step": noise.step, "stream": noise.stream}
+        gpu.sample(chosen, [state[p] for p in chosen], settings, into, numbers=numbers, **counter)
+    rest = paths.torch if noise.source == "philox" else [*paths.gpu, *paths.torch]
+    for bucket in reference.buckets_of(rest, state, settings, together):
+        fetched = reference.fetch(bucket, [state[p] for p in bucket.parameters], settings)
+        bucket.write(reference.draw(fetched, bucket, settings, noise), [targets[p] for p in bucket.parameters])
 
 
-def draw(fetched: Fetched, bucket: Bucket, settings: Settings, generator: torch.Generator) -> Tensor:
-    """θ = g·ε. Noise is drawn parameter by parameter, so that it does not depend on what shares a bucket."""
-    like = fetched.point
-
-    def sample(size: tuple[int, ...]) -> Tensor:
-        return settings["base"].sample(size, generator=generator, dtype=like.dtype, device=like.device)
-
-    shares = zip(bucket.parameters, bucket.sizes, strict=True)
-    noise = [draw_like(p, sample, SIZE) if is_sharded(p) else sample(size) for p, size in shares]
-    return fetched.layout.sample(
-        settings["group"], fetched.point, fetched.element, noise[0] if len(noise) == 1 else torch.cat(noise)
-    )
-
-
-def covector(element: Any, bucket: Bucket, samples: list[Tensor], settings: Settings) -> Any:
-    """① + τ/N·② at the samples, from the gradients in `.grad`, with the prior's ∇R/N (line 6 of Alg. 1–3)."""
-    dtype = working_dtype(bucket.parameters[0])
-    theta = bucket.read(samples, dtype)
-    gradient = bucket.read([torch.zeros_like(p) if p.grad is None else p.grad for p in bucket.parameters], dtype)
-    if settings["maximize"]:
-        gradient = -gradient
-    data_size, prior = settings["data_size"], settings["prior"]
-    if callable(prior):
-        gradient = gradient.add(bucket.read([_slope(prior, sample) for sample in samples], dtype), alpha=1 / data_size)
-    elif prior:
-        gradient = gradient.add(theta, alpha=prior / data_size)
-    return differential(settings["group"], element, theta, gradient, settings["temperature"] / data_size)
-
-
-def _slope(prior: Callable[..., Any], theta: Tensor) -> Tensor:
-    with torch.enable_grad():
-        leaf = theta.detach().requires_grad_()
-        return torch.autograd.grad(prior(leaf).sum(), leaf)[0]
+def fold(
+    formulas: Formulas,
+    parameters: Sequence[Tensor],
+    state: State,
+    settings: Settings,
+    samples: Tensors,
+    gradients: Tensors,
+    sums: Sums,
+    first: bool,
+    together: bool = True,
+) -> None:
+    """Adds the covector of a sample to the sums, or begins them with it. A missing gradient is 0."""
+    paths = _paths(parameters, settings, formulas.of_the_rule)
+    blocks = len(settings["group"].at(torch.ones(1)))
+    for p in [*paths.native, *paths.gpu]:
+        if p not in sums:
+            sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in range(blocks)]
+    if paths.native:
+        kernel.fold(paths.native, state, settings, samples, gradients, sums, first)
+    for chosen in _launches(paths.gpu, state):
+        for block in [block for p in chosen for block in sums[p] if first]:
+            block.zero_()
+        gpu.fold(chosen, [state[p] for p in chosen], settings, [samples[p] for p in chosen], [sums[p] for p in chosen])
+    for bucket in reference.buckets_of(paths.torch, state, settings, together):
+        fetched = reference.fetch(bucket, [state[p] for p in bucket.parameters], settings)
+        xi = _covector(formulas, fetched, bucket, settings, samples, gradients)
+        for i, block in enumerate(xi):
+            places = [_place(sums, p, i, block, bucket.flat) for p in bucket.parameters]
+            bucket.write(block if first else block + bucket.read(places, block.dtype), places)
 
 
 def advance(
-    fetched: Fetched, bucket: Bucket, states: list[ParameterState], settings: Settings, form: Form[Any], xi: Any
+    formulas: Formulas,
+    parameters: Sequence[Tensor],
+    state: State,
+    settings: Settings,
+    form: Callable[[Any], Form[Any]],
+    samples: Tensors,
+    gradients: Tensors,
+    sums: Sums,
+    folds: int,
+    process_group: Any,
+    local: bool,
+    together: bool = True,
 ) -> int | Tensor:
-    """g ← g·exp(−αM♯) with the covector ξ; returns how many coordinates were bounded."""
-    element = fetched.element
-    names, kind = element._fields, type(element)
-    lr, beta = settings["lr"], settings["momentum"]
-    if len(names) > 1:  # one number for the shift, another for everything else
-        scale_lr, scale_beta = lr * settings["scale_lr_ratio"], settings["scale_momentum"]
-        lr = kind(*(lr if name == "shift" else scale_lr for name in names))
-        beta = kind(*(beta if name == "shift" else scale_beta for name in names))
-    memory: Any = ()
-    if isinstance(settings["metric"], Adaptive):
-        weight = 1 - settings["metric"].beta ** states[0]["steps"]
-        memory = SecondMoment(kind(*(fetched.state[f"second_moment_{name}"] for name in names)), weight)
-    momentum = kind(*(fetched.state[f"momentum_{name}"] for name in names))
-    taken = update(
-        settings["group"], form, State(element, momentum, memory), xi, lr=lr, momentum=beta, max_step=settings["max_step"]
+    """g ← g·exp(−αM♯), with the covector of one sample, or the mean of those in the sums where there are several.
+
+    Covectors are averaged over processes, unless they are `local`. Returns how many coordinates were bounded.
+    """
+    paths = _paths(parameters, settings, formulas.of_the_rule)
+    alone = local or reduction.world_size(process_group) == 1
+    fast = [*paths.native, *paths.gpu]
+    if fast and not alone:
+        if not folds:
+            fold(formulas, fast, state, settings, samples, gradients, sums, first=True)
+        _average([block for p in fast for block in sums[p]], process_group)
+    summed = bool(folds) or not alone
+    bounded: int | Tensor = 0
+    if paths.native:
+        metric = form(settings["group"].at(torch.ones(1)))
+        shares = (sums, 1 / max(folds, 1)) if summed else (None, 1.0)
+        bounded += kernel.advance(paths.native, state, settings, metric, samples, gradients, *shares)
+    for chosen in _launches(paths.gpu, state):
+        covectors: dict[str, Any] = {"samples": [samples[p] for p in chosen]}
+        if summed:
+            covectors = {"sums": [sums[p] for p in chosen], "folds": max(folds, 1)}
+        bounded = bounded + gpu.step(chosen, [state[p] for p in chosen], settings, **covectors)
+    for bucket in reference.buckets_of(paths.torch, state, settings, together):
+        states = [state[p] for p in bucket.parameters]
+        fetched = reference.fetch(bucket, states, settings)
+        if folds:
+            xi = _mean_of_sums(fetched.element, bucket, sums, folds)
+        else:
+            xi = _covector(formulas, fetched, bucket, settings, samples, gradients)
+        if not alone:
+            xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), process_group))
+        bounded = bounded + formulas.advance(fetched, bucket, states, settings, form(fetched.element), xi)
+    for p in parameters:
+        state[p]["steps"] += 1
+    return bounded
+
+
+class _Paths(NamedTuple):
+    native: Sequence[Tensor]
+    gpu: Sequence[Tensor]
+    torch: Sequence[Tensor]
+
+
+def _paths(parameters: Sequence[Tensor], settings: Settings, fast: bool) -> _Paths:
+    """Who does the work on each parameter."""
+    if not fast:
+        return _Paths([], [], parameters)
+    native = [p for p in parameters if kernel.reads(p)] if kernel.takes(settings) else []
+    if len(native) == len(parameters):
+        return _Paths(native, [], [])
+    others = [p for p in parameters if not kernel.reads(p)] if native else parameters
+    on_gpu = [gpu.supports(p, settings) for p in others]
+    pairs = list(zip(others, on_gpu, strict=True))
+    return _Paths(native, [p for p, yes in pairs if yes], [p for p, yes in pairs if not yes])
+
+
+def _launches(parameters: Sequence[Tensor], state: State) -> Iterator[list[Tensor]]:
+    """Parameters that one launch can serve: of one device and age."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for p in parameters:
+        kinds.setdefault((p.device, state[p]["steps"]), []).append(p)
+    yield from kinds.values()
+
+
+def _covector(
+    formulas: Formulas, fetched: Any, bucket: Any, settings: Settings, samples: Tensors, gradients: Tensors
+) -> Any:
+    chosen = bucket.parameters
+    return formulas.covector(
+        fetched.element, bucket, [samples[p] for p in chosen], [gradients.get(p) for p in chosen], settings
     )
-    point, results = fetched.layout.store(fetched.point, taken.state.element, bucket.parameters[0].dtype)
-    results |= {f"momentum_{name}": block for name, block in zip(names, taken.state.momentum, strict=True)}
-    if isinstance(settings["metric"], Adaptive):
-        results |= {f"second_moment_{name}": block for name, block in zip(names, taken.state.metric.mean, strict=True)}
-    for name, values in results.items():
-        bucket.write(values, [state[name] for state in states])
-    bucket.write(point, [p.detach() for p in bucket.parameters])
-    return taken.bounded
 
 
-def family(p: Tensor, state: ParameterState, settings: Settings) -> Family[Any]:
-    """The member of its family that a parameter has reached, as a copy; shards are gathered."""
-    layout = layout_for(settings["group"], settings["base"], p.dtype)
-    point = full(p.detach()).to(working_dtype(p), copy=True)
-    copies = {name: full(value).clone() for name, value in state.items() if isinstance(value, Tensor)}
-    return Family(settings["group"], settings["base"], layout.family_element(point, copies))
+def _place(sums: Sums, p: Tensor, index: int, block: Tensor, flat: bool) -> Tensor:
+    blocks = sums.setdefault(p, [])
+    if len(blocks) == index:
+        blocks.append(torch.zeros_like(p, dtype=block.dtype, requires_grad=False) if flat else torch.zeros_like(block))
+    return blocks[index]
+
+
+def _mean_of_sums(element: Any, bucket: Any, sums: Sums, folds: int) -> Any:
+    dtype = reference.working_dtype(bucket.parameters[0])
+    totals = [bucket.read([sums[p][i] for p in bucket.parameters], dtype) for i in range(len(element))]
+    return type(element)(*(total / folds for total in totals))
+
+
+def _average(blocks: list[Tensor], process_group: Any) -> None:
+    for block, mean in zip(blocks, reduction.mean_over_ranks(blocks, process_group), strict=True):
+        block.copy_(mean)

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import native
 from ..bases import Dirac
-from . import reduction
+from . import kernel, reduction
 from .settings import named
 from .sharding import local
 
 
-def all_finite(parameters: list[Tensor]) -> bool:
+def present(parameters: list[Tensor]) -> list[Tensor]:
+    """The gradients of those parameters that have one."""
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def all_finite(gradients: list[Tensor]) -> bool:
     """Whether no gradient has an infinite or NaN value."""
-    gradients = [local(p.grad) for p in parameters if p.grad is not None]
-    gradients = [gradient for gradient in gradients if gradient.numel()]
-    if not gradients:
-        return True
-    # A sum is finite only if all its numbers are, and by far the quickest to take.
+    if native.available():
+        plain = [gradient for gradient in gradients if kernel.reads(gradient)]
+        if not kernel.all_finite(plain):
+            return False
+        gradients = [] if len(plain) == len(gradients) else [g for g in gradients if not kernel.reads(g)]
+    # In torch a sum is quickest, and finite only if all its numbers are.
+    gradients = [local(gradient) for gradient in gradients]
     sums = [gradient.sum(dtype=torch.float64 if gradient.dtype == torch.float64 else torch.float32) for gradient in gradients]
     return all(bool(torch.isfinite(total)) for total in sums)
 
 
-def require_dense(groups: list[dict[str, Any]]) -> None:
-    """Refuses sparse gradients, by the name of their parameter."""
+def require_dense(groups: list[dict[str, Any]], gradients: Mapping[Tensor, Tensor] | None = None) -> None:
+    """Refuses sparse gradients, those given or those in `.grad`, by the name of their parameter."""
+    found = gradients.values() if gradients is not None else (p.grad for settings in groups for p in settings["params"])
+    if all(gradient is None or gradient.layout is torch.strided for gradient in found):
+        return
     for settings in groups:
         for name, p in named(settings):
-            if p.grad is not None and p.grad.layout != torch.strided:
+            gradient = p.grad if gradients is None else gradients.get(p)
+            if gradient is not None and gradient.layout != torch.strided:
                 raise ValueError(
                     f"The gradient of the parameter {name} is sparse. Use a dense one (for nn.Embedding: sparse=False)."
                 )
@@ -68,20 +81,19 @@ class GradientMarks:
     """Remembers the gradients of parameters, to tell later whether they have changed."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
-        self._marks = {p: self._mark(p) for p in parameters}
-
-    @staticmethod
-    def _mark(p: Tensor) -> tuple[weakref.ref[Tensor] | None, int]:
-        return (None, 0) if p.grad is None else (weakref.ref(p.grad), p.grad._version)
+        # By identity, which is what a tensor's hash is, without a call of Python for each. No gradient needs no mark.
+        found = [(id(p), p.grad) for p in parameters]
+        self._marks = {key: (weakref.ref(grad), grad._version) for key, grad in found if grad is not None}
 
     def same_tensor(self, p: Tensor) -> bool:
         """Whether p has the gradient tensor it had, whatever that holds now."""
-        reference, _ = self._marks.get(p, (None, 0))
-        return reference is not None and reference() is p.grad
+        mark = self._marks.get(id(p))
+        return mark is not None and mark[0]() is p.grad
 
     def changed(self, p: Tensor) -> bool:
         """Whether p has another gradient than it had, or the same tensor with other values."""
-        reference, version = self._marks.get(p, (None, 0))
-        if p.grad is None:
+        gradient = p.grad
+        if gradient is None:
             return False
-        return reference is None or reference() is not p.grad or p.grad._version != version
+        mark = self._marks.get(id(p))
+        return mark is None or mark[0]() is not gradient or gradient._version != mark[1]

@@ -1,14 +1,63 @@
 """The noise of training as a counter: (seed, step, stream) fixes a draw, so that any run can be resumed to the bit.
 
 A stream is one Monte Carlo sample; across processes it is numbered over all ranks, so that two ranks with one sample each
-draw what one process with two samples draws. Within a stream the tensors follow one another, which keeps them independent.
+draw what one process with two samples draws.
+
+There are three sources. `xoshiro` is the kernel's own and the fastest; `philox` is the reference, which the kernel and torch
+both have, to rounding; both give every parameter a stream of its own. `torch` is torch's generator, through which the
+parameters follow one another: it serves what the others do not, parameters that are not float32 and bases of the user's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
 import torch
+from torch import Tensor
+
+from .. import native
+from . import gpu
+
+Source = Literal["xoshiro", "philox", "torch"]
 
 _MASK = 0xFFFFFFFF
+
+
+def choose_source(name: str | None, parameters: Iterable[Tensor] = ()) -> Source:
+    """The source of that name; for None, the fastest there is for these parameters."""
+    if name is None:
+        if any(p.device.type == "cuda" for p in parameters):
+            return "philox" if gpu.has_triton() else "torch"
+        return "xoshiro" if native.available() else "torch"
+    if name not in get_args(Source):
+        raise ValueError(f"noise must be one of {', '.join(get_args(Source))} or None, but got {name!r}.")
+    if name == "xoshiro" and not native.available():
+        raise ValueError(
+            'The noise "xoshiro" is drawn by the native kernel, which is not here (see `liebayes info`). Install a C compiler '
+            'and liebayes again. A run that has to go on without the kernel is one with noise="philox".'
+        )
+    return name  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """One draw for all parameters of an optimizer."""
+
+    source: Source
+    seed: int
+    step: int
+    stream: int
+    numbers: Mapping[Tensor, int]
+    """Which of the optimizer's parameters each one is."""
+    _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """torch's generator of this draw; it goes on from parameter to parameter."""
+        if device not in self._generators:
+            self._generators[device] = stream_generator(self.seed, self.step, self.stream, device)
+        return self._generators[device]
 
 
 def stream_generator(seed: int, step: int, stream: int, device: torch.device) -> torch.Generator:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,10 +19,11 @@ from ..bases import Base
 from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Form, Metric
-from . import engine, gradients, reduction, sharding
-from .buckets import Bucket, buckets
-from .checkpoint import NOISE_STREAM, own_precision, with_own_objects
-from .noise import stream_generator
+from ..threads import leaves_here
+from . import engine, gradients, reduction, reference, sharding
+from .checkpoint import own_precision, with_own_objects
+from .noise import Noise, Source, choose_source
+from .parallel import Evaluation
 from .sampling import SampleBuffers
 from .settings import Prior, prepare, written
 
@@ -53,9 +55,13 @@ class LieGroupBLR(Optimizer):
         max_step: the bound on one step in the algebra.
         initial_scale: a factor on the base: the width the posterior starts with.
         seed: fixes all noise.
+        noise: where noise comes from: "xoshiro" (the native kernel, fastest), "philox" (the same with and without the
+            kernel, to rounding) or "torch"; the fastest there is by default.
         maximize: ascend the objective instead.
         nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
         foreach: work on many parameters at once; the same numbers as one by one, to rounding.
+        parallel: evaluate the samples of `step(closure)` in threads, one sample in each; the same numbers as one after the
+            other, to rounding. By default where the closure allows it; `evaluation` tells. True insists.
         process_group: the processes to average covectors over; all of them by default where torch.distributed runs.
 
     >>> model = nn.Linear(3, 1)
@@ -86,9 +92,11 @@ class LieGroupBLR(Optimizer):
         max_step: float | None = None,
         initial_scale: float = 1.0,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         if int(mc_samples) != mc_samples or mc_samples < 1:
@@ -98,6 +106,7 @@ class LieGroupBLR(Optimizer):
         self.mc_samples: int = int(mc_samples)
         self.nonfinite = nonfinite
         self.foreach = foreach
+        self.parallel = parallel
         self.process_group: Any = process_group
         self.seed: int = int(seed)
         self.steps: int = 0
@@ -123,18 +132,24 @@ class LieGroupBLR(Optimizer):
                 "base": base,
             },
         )
+        self.noise: Source = choose_source(noise, self._trained())
 
     # What a step does to a bucket. The baselines share this protocol with other formulas.
-    _start_state = staticmethod(engine.start_state)
-    _covector = staticmethod(engine.covector)
-    _advance = staticmethod(engine.advance)
+    _start_state = staticmethod(reference.start_state)
+    _covector = staticmethod(reference.covector)
+    _advance = staticmethod(reference.advance)
+
+    @property
+    def _formulas(self) -> engine.Formulas:
+        return engine.Formulas(self._covector, self._advance)
 
     def _clear(self) -> None:
         self._buffers = SampleBuffers()
-        self._accumulators: dict[Tensor, list[Tensor]] = {}
+        self._sums: engine.Sums = {}
         self._forms: dict[Any, Form[Any]] = {}
         self._sampled: list[Tensor] = []
         self._ranks_checked = False
+        self._evaluation = Evaluation(self.parallel)
         self._forget()
 
     def _forget(self) -> None:
@@ -203,7 +218,13 @@ class LieGroupBLR(Optimizer):
             for p in parameters:
                 p.grad = None  # folded in already; the next block must not count it again
         self._stray = gradients.GradientMarks([p for p in parameters if self._marks.changed(p) and gradients.nonzero(p)])
-        self._draw(parameters)
+        self._buffers.release()
+        for p in parameters:
+            if self._buffers.require(p):
+                self._sums.pop(p, None)
+                reference.follow_layout(p, self.state[p])
+        self._start_states()
+        self._draw_into(self._buffers.values, self._folds)
         self._marks = gradients.GradientMarks(parameters)
         return parameters
 
@@ -216,83 +237,60 @@ class LieGroupBLR(Optimizer):
         return [p for settings in groups for p in settings["params"] if p.requires_grad]
 
     @torch.no_grad()
-    def _draw(self, parameters: list[Tensor]) -> None:
-        """A sample for every parameter that is trained, into the buffers.
+    def _start_states(self) -> None:
+        for settings in self.param_groups:
+            for p in settings["params"]:
+                if p.requires_grad and not self.state[p]:
+                    self.state[p].update(self._start_state(p, settings))
+
+    @torch.no_grad()
+    def _draw_into(self, targets: engine.Tensors, number: int) -> None:
+        """Sample `number` of this step for all parameters that are trained, which have a state. Workers call this too.
 
         Streams are numbered over all ranks; ranks that share one model by sharding share its sample.
         """
-        first = 0 if sharding.all_sharded(parameters) else reduction.rank(self.process_group) * self.mc_samples
-        stream = first + self._folds
-        generators: dict[torch.device, torch.Generator] = {}
-        self._buffers.release()
+        every = [p for settings in self.param_groups for p in settings["params"]]
+        first = 0 if sharding.all_sharded(every) else reduction.rank(self.process_group) * self.mc_samples
+        numbers = {p: k for k, p in enumerate(every)}
+        noise = Noise(self.noise, self.seed, self.clock, first + number, numbers)
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p.requires_grad]
-            for p in chosen:
-                self._buffers.require(p)
-                if not self.state[p]:
-                    self.state[p].update(self._start_state(p, settings))
-            for bucket in self._buckets(chosen, settings):
-                device = bucket.parameters[0].device
-                if device not in generators:
-                    generators[device] = stream_generator(self.seed, self.clock, stream, device)
-                fetched = engine.fetch(bucket, self._states(bucket), settings)
-                theta = engine.draw(fetched, bucket, settings, generators[device])
-                bucket.write(theta, [self._buffers.values[p] for p in bucket.parameters])
-
-    def _buckets(self, parameters: list[Tensor], settings: dict[str, Any]) -> Iterator[Bucket]:
-        """Parameters that can be worked on together: of one dtype, device and age, in their order."""
-        runs: list[list[Tensor]] = []
-        kind: Any = None
-        for p in parameters:
-            this = (p.dtype, p.device, self.state[p]["steps"])
-            if not runs or this != kind:
-                runs.append([])
-            kind = this
-            runs[-1].append(p)
-        for run in runs:
-            yield from buckets(run, flat=settings["group"].elementwise, together=self.foreach)
-
-    def _states(self, bucket: Bucket) -> list[engine.ParameterState]:
-        return [self.state[p] for p in bucket.parameters]
-
-    def _samples(self, bucket: Bucket) -> list[Tensor]:
-        return [self._buffers.values[p] for p in bucket.parameters]
+            engine.draw(chosen, self.state, settings, noise, targets, self.foreach)
 
     # Gradients.
 
-    @torch.no_grad()
     def _fold(self) -> None:
-        """Adds the covector of the present sample to those of this step's other samples.
+        """Adds the covector of the sample in the buffers to those of this step's other samples."""
+        parameters = self._sampled
+        self._refuse_stray_gradients(parameters)
+        self._fold_in(self._buffers.values, {p: p.grad for p in parameters if p.grad is not None})
+        self._finish_folding(parameters)
+
+    @torch.no_grad()
+    def _fold_in(self, samples: engine.Tensors, grads: engine.Tensors) -> None:
+        """Adds a covector, from a sample and its gradients, to those of this step's other samples. Workers call this too.
 
         A parameter that only other samples use has its prior and entropy here too: these belong to every sample.
         """
-        parameters = self._sampled
-        if all(p.grad is None for p in parameters):
+        if not grads:
             raise RuntimeError("A block of sampled() ended without a gradient. With several samples call backward inside it.")
-        gradients.require_dense(self.param_groups)
-        self._refuse_stray_gradients(parameters)
-        self._poisoned = self._poisoned or not gradients.all_finite(parameters)
-        sampled = set(parameters)
+        gradients.require_dense(self.param_groups, grads)
+        self._poisoned = self._poisoned or not gradients.all_finite(list(grads.values()))
+        first = self._folds == 0
+        if first:
+            self._sums = {p: blocks for p, blocks in self._sums.items() if p in samples}
         for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p in sampled]
-            for block in [block for p in chosen for block in self._accumulators.get(p, []) if not self._folds]:
-                block.zero_()
-            for bucket in self._buckets(chosen, settings):
-                fetched = engine.fetch(bucket, self._states(bucket), settings)
-                for i, block in enumerate(self._covector(fetched.element, bucket, self._samples(bucket), settings)):
-                    sums = [self._accumulator(p, i, block, bucket.flat) for p in bucket.parameters]
-                    bucket.write(block + bucket.read(sums, block.dtype), sums)
-            self._folded.update(p for p in chosen if p.grad is not None)
+            chosen = [p for p in settings["params"] if p in samples and p.requires_grad]
+            engine.fold(self._formulas, chosen, self.state, settings, samples, grads, self._sums, first, self.foreach)
+        self._folded.update(grads)
         self._folds += 1
+
+    def _finish_folding(self, parameters: list[Tensor]) -> None:
+        """Remembers the gradients that have been folded in, to tell later changes by."""
+        self._sampled = parameters
         self._buffers.pending = False
         self._marks = gradients.GradientMarks(parameters)
         self._sizes = gradients.gradient_sizes(parameters)
-
-    def _accumulator(self, p: Tensor, index: int, block: Tensor, flat: bool) -> Tensor:
-        blocks = self._accumulators.setdefault(p, [])
-        if len(blocks) == index:
-            blocks.append(torch.zeros_like(p, dtype=block.dtype, requires_grad=False) if flat else torch.zeros_like(block))
-        return blocks[index]
 
     def _settle(self, keep_unanswered: bool = False) -> None:
         """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
@@ -300,7 +298,7 @@ class LieGroupBLR(Optimizer):
             return
         fresh = [p for p in self._sampled if self._marks.changed(p)]
         gradients.require_dense(self.param_groups)
-        if fresh and gradients.all_finite(fresh):
+        if fresh and gradients.all_finite(gradients.present(fresh)):
             self._fold()
         elif fresh or not keep_unanswered:
             self._buffers.pending = False
@@ -308,6 +306,9 @@ class LieGroupBLR(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients. A sample whose gradient has come is folded in first: no sample is ever discarded by this."""
+        leaves = leaves_here(self)
+        if leaves is not None:  # a closure in one of several threads, which has gradients of its own
+            return leaves.clear(set_to_none)
         if not self._buffers.active:
             self._settle(keep_unanswered=True)
         super().zero_grad(set_to_none)
@@ -363,19 +364,27 @@ class LieGroupBLR(Optimizer):
 
     def _evaluate(self, closure: Callable[..., Any], batch: tuple[Any, ...] | None) -> Any:
         parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
-        losses = []
         try:
-            for part in parts:
-                with self._sample_in_module(late_backward=False), torch.enable_grad():
-                    losses.append(closure(*part))
-                if self.mc_samples > 1:
-                    self._fold()
+            losses = self._evaluation.losses(self, closure, parts)
         except BaseException:
             self._forget()
             raise
         if len(losses) == 1 or any(loss is None for loss in losses):
             return losses[0]
         return sum(loss.detach() if isinstance(loss, Tensor) else loss for loss in losses) / len(losses)
+
+    def _evaluate_in_module(self, closure: Callable[..., Any], part: tuple[Any, ...], fold: bool = True) -> Any:
+        """The next sample, in the module: one step of the loop that threads are measured against."""
+        with self._sample_in_module(late_backward=False), torch.enable_grad():
+            loss = closure(*part)
+        if fold and self.mc_samples > 1:
+            self._fold()
+        return loss
+
+    @property
+    def evaluation(self) -> str:
+        """How `step(closure)` evaluates several samples: in "threads", or by the "loop" and why; "undecided" at first."""
+        return str(self._evaluation)
 
     def _refuse_stray_gradients(self, parameters: list[Tensor]) -> None:
         # Gradients that were there and that no backward has touched since are the user's own, and count as they are.
@@ -408,7 +417,7 @@ class LieGroupBLR(Optimizer):
         if not self._folds:
             self._refuse_stray_gradients(parameters)
         has_gradient = [p in self._folded if self._folds else p.grad is not None for p in parameters]
-        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(parameters))
+        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(gradients.present(parameters)))
         flags = torch.tensor(
             [not finite, *has_gradient], dtype=torch.int32, device=parameters[0].device if parameters else None
         )
@@ -425,28 +434,17 @@ class LieGroupBLR(Optimizer):
             )
         if not (sharded or self._ranks_checked or reduction.world_size(self.process_group) == 1):
             self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
-        chosen_ones = {p for p, use in zip(parameters, active, strict=True) if use}
+        chosen_ones = {id(p) for p, use in zip(parameters, active, strict=True) if use}
+        found = {p: p.grad for p in parameters if p.grad is not None}
         for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p in chosen_ones]
-            for bucket in self._buckets(chosen, settings):
-                fetched = engine.fetch(bucket, self._states(bucket), settings)
-                xi = self._folded_covector(bucket, fetched.element) if self._folds else self._covector(
-                    fetched.element, bucket, self._samples(bucket), settings
-                )  # fmt: skip
-                if not sharded:
-                    xi = type(fetched.element)(*reduction.mean_over_ranks(list(xi), self.process_group))
-                form = self._form(settings, fetched.element)
-                self.bounded = self.bounded + self._advance(fetched, bucket, self._states(bucket), settings, form, xi)
-            for p in chosen:
-                self.state[p]["steps"] += 1
+            chosen = [p for p in settings["params"] if id(p) in chosen_ones]
+            self.bounded = self.bounded + engine.advance(
+                self._formulas, chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found,
+                self._sums, self._folds, self.process_group, local=sharded, together=self.foreach,
+            )  # fmt: skip
         self.steps += 1
         self.clock += 1
         self._forget()
-
-    def _folded_covector(self, bucket: Bucket, element: Any) -> Any:
-        dtype = engine.working_dtype(bucket.parameters[0])
-        sums = [bucket.read([self._accumulators[p][i] for p in bucket.parameters], dtype) for i in range(len(element))]
-        return type(element)(*(block / self._folds for block in sums))
 
     def _form(self, settings: dict[str, Any], element: Any) -> Form[Any]:
         """The metric's form, computed once for a group and base; for matrix groups once for each shape."""
@@ -464,12 +462,13 @@ class LieGroupBLR(Optimizer):
         saved = super().state_dict()
         saved["param_groups"] = [written(settings) for settings in saved["param_groups"]]
         saved["liebayes"] = {
-            "noise": NOISE_STREAM,
+            "noise": self.noise,
             "seed": self.seed,
             "steps": self.steps,
             "clock": self.clock + self._buffers.pending,  # a sample that waits does not travel
             "skipped": self.skipped,
             "bounded": int(self.bounded),
+            "evaluation": self._evaluation.method,  # threads and the loop differ in the last bits
         }
         return saved
 
@@ -477,6 +476,7 @@ class LieGroupBLR(Optimizer):
         """Continues from a checkpoint, to the bit. Groups, bases, metrics and priors must be those it was written with."""
         restored = with_own_objects(self.param_groups, state_dict)
         own = state_dict["liebayes"]
+        noise = choose_source(own["noise"])
         super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
         numbers = [number for saved in restored for number in saved["params"]]
         parameters = [p for settings in self.param_groups for p in settings["params"]]
@@ -484,12 +484,13 @@ class LieGroupBLR(Optimizer):
             for name, value in state_dict["state"].get(number, {}).items():
                 self.state[p][name] = own_precision(value, p)
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
-        self.skipped, self.bounded = own["skipped"], own["bounded"]
+        self.skipped, self.bounded, self.noise = own["skipped"], own["bounded"], noise
         self._clear()
+        self._evaluation = Evaluation(self.parallel, own.get("evaluation"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.
-        own = ("mc_samples", "nonfinite", "foreach", "seed", "steps", "skipped")
+        own = ("mc_samples", "nonfinite", "foreach", "parallel", "seed", "noise", "steps", "skipped")
         here = {name: getattr(self, name) for name in own} | {"clock": self.clock + self._buffers.pending}
         return {**super().__getstate__(), **here, "bounded": int(self.bounded)}
 
@@ -511,7 +512,7 @@ class LieGroupBLR(Optimizer):
                 for p in settings["params"]:
                     if p.requires_grad:
                         state = self.state[p] or self._start_state(p, settings)
-                        found[p] = engine.family(p, state, settings)
+                        found[p] = reference.family(p, state, settings)
         return found
 
     def posterior(self, model: nn.Module) -> Posterior:

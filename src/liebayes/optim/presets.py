@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ..bases import Base, Normal, Rayleigh
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Metric
+from .noise import Source
 from .optimizer import LieGroupBLR
 from .settings import Prior
 
@@ -59,9 +60,11 @@ class AdditiveBLR(LieGroupBLR):
         max_step: float | None = None,
         initial_scale: float = 1.0,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -78,9 +81,11 @@ class AdditiveBLR(LieGroupBLR):
             max_step=max_step,
             initial_scale=initial_scale,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 
@@ -114,9 +119,11 @@ class MultiplicativeBLR(LieGroupBLR):
         metric: Metric = Adaptive(),
         max_step: float | None = 0.2,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -132,9 +139,11 @@ class MultiplicativeBLR(LieGroupBLR):
             metric=metric,
             max_step=max_step,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 
@@ -180,9 +189,11 @@ class AffineBLR(LieGroupBLR):
         max_step: float | None = 0.2,
         initial_scale: float = 1.0,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -201,8 +212,10 @@ class AffineBLR(LieGroupBLR):
             max_step=max_step,
             initial_scale=initial_scale,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ class SampleBuffers:
 
     def __init__(self) -> None:
         self.values: dict[Tensor, Tensor] = {}
+        self._memory: dict[int, Any] = {}
         self._aliases: weakref.WeakSet[_Alias] = weakref.WeakSet()
         self._sample = 0
         self.active: bool = False  # a sample is in the module
@@ -45,25 +47,30 @@ class SampleBuffers:
         """Gives up the buffers if a graph still needs them, so that the next sample gets fresh ones."""
         self._sample += 1
         if len(self._aliases):
-            self.values = {}
+            self.values, self._memory = {}, {}
             self._aliases = weakref.WeakSet()
 
-    def require(self, p: Tensor) -> None:
-        """Makes sure that a parameter has a buffer of its own shape, dtype and layout."""
-        value = self.values.get(p)
-        if value is None or value.shape != p.shape or value.dtype != p.dtype or value.device != p.device:
-            self.values[p] = torch.empty_like(p, requires_grad=False)
+    def require(self, p: Tensor) -> bool:
+        """Makes sure that a parameter has a buffer of its own shape, dtype and layout; returns whether it is a new one."""
+        # Another shape, dtype, layout or device is another memory or other strides, which are quicker to ask for.
+        memory = (p.data_ptr(), p.stride())
+        if self._memory.get(id(p)) == memory:
+            return False
+        self._memory[id(p)] = memory
+        self.values[p] = torch.empty_like(p, requires_grad=False)
+        return True
 
     @contextmanager
     def in_module(self, parameters: list[Tensor], late_backward: bool) -> Iterator[None]:
         """Parameters hold the sample inside, and are exactly what they were afterwards."""
         shards = [(local(p.detach()), local(self.values[p])) for p in parameters if is_sharded(p)]
-        parameters = [p for p in parameters if not is_sharded(p)]
-        points = [p.data for p in parameters]
+        if shards:
+            parameters = []  # all or none
+        points, samples = [p.data for p in parameters], [self.values[p] for p in parameters]
         self.active = True
         try:
-            for p in parameters:
-                p.data = self.values[p]
+            for p, sample in zip(parameters, samples, strict=True):
+                p.data = sample
             _exchange(shards)
             torch.clear_autocast_cache()  # casts of other weights under the same names
             if late_backward:
@@ -77,8 +84,7 @@ class SampleBuffers:
             _exchange(shards)
             torch.clear_autocast_cache()
             if not late_backward:
-                for p in parameters:
-                    torch.autograd.graph.increment_version(p)
+                torch.autograd.graph.increment_version(parameters)
             self.active = False
 
     def _pack(self, parameters: list[Tensor]):

@@ -14,12 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..groups import LieGroup
 
 
 def is_sharded(t: object) -> bool:
     """Whether a tensor is a DTensor. Asks only where torch's module for them is loaded; loading it takes a second."""
+    if type(t) is Parameter:
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(t, module.DTensor)
 

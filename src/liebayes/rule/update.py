@@ -76,8 +76,8 @@ def update(
 def accumulate(momentum: E, covector: E, beta: float | E) -> E:
     """M ← (1 − β)·covector + βM."""
     if isinstance(beta, (int, float)):
-        return covector if beta == 0 else map_blocks(lambda M, c: torch.lerp(c, M, beta), momentum, covector)
-    return map_blocks(lambda M, c, b: torch.lerp(c, M, b), momentum, covector, beta)
+        return covector if beta == 0 else map_blocks(lambda M, c: torch.lerp(M, c, 1 - beta), momentum, covector)
+    return map_blocks(lambda M, c, b: torch.lerp(M, c, 1 - b), momentum, covector, beta)
 
 
 def descend(direction: E, lr: float | E) -> E:

@@ -16,7 +16,7 @@ from ... import data
 from ...metrics import auroc, classification_metrics
 from ...posterior import Posterior
 from ...prediction import ClassPrediction
-from ..opening import open_run
+from ..opening import at_point, open_run
 from ..run_directory import RunDirectory
 from ..settings import SettingsError, TrainSettings
 from .outside import Outside, outside_images
@@ -96,12 +96,7 @@ class Evidence:
     @cached_property
     def network(self) -> nn.Module:
         """The network at the point estimate. The module was made for this report, so it may be changed."""
-        model = self.posterior.model.eval()
-        values = {**self.posterior.point(), **self.posterior.buffers}
-        with torch.no_grad():
-            for name, slot in [*model.named_parameters(), *model.named_buffers()]:
-                slot.copy_(values[name])
-        return model
+        return at_point(self.posterior)
 
     @cached_property
     def layers(self) -> list[tuple[str, nn.Linear | nn.Conv2d]]:

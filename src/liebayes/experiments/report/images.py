@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ...nn.conversion import constraints_of
+from ..features import activations, weight_images
 from ..settings import SettingsError
 from . import mosaic
 from .evidence import Evidence
@@ -66,21 +65,9 @@ def features(run: Evidence, index: int = 0) -> list[Picture]:
 def _first_layer(run: Evidence, index: int) -> tuple[Tensor | None, Tensor, Tensor]:
     """The weights as images (units, channels, height, width), units sorted by activation, and the activations."""
     layer = run.layers[0][1]
-    seen: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda module, inputs, output: cast("list[Any]", seen).append(output))
-    try:
-        with torch.no_grad():
-            run.network(run.dataset.normalize(run.dataset.test_images[index : index + 1]))
-            weight = layer.weight.detach()
-    finally:
-        handle.remove()
-    activation = seen[0][0].flatten(1).mean(1) if seen[0].ndim > 2 else seen[0][0]
-    order = activation.argsort(descending=True)
-    if weight.ndim == 4:
-        return (weight if weight.shape[1] in (1, 3) else None), order, activation
-    if weight.shape[1] != math.prod(run.dataset.image_shape):
-        return None, order, activation
-    return weight.view(-1, *run.dataset.image_shape), order, activation
+    activation = activations(run.network, layer, run.dataset.normalize(run.dataset.test_images[index : index + 1]))
+    weight = weight_images(layer, run.dataset.image_shape)
+    return weight, activation.argsort(descending=True), activation
 
 
 def _signed_parts(layer: nn.Module, weight: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ... import __version__
-from .css import CSS
 from .evidence import Evidence
+from .markup import document, section
 from .sections import Section
 from .style import inline_svg
 from .tables import outside, settings, sparseness, summary
@@ -23,38 +22,10 @@ def html(runs: Sequence[Evidence], parts: Iterable[Section]) -> str:
     tables = {"uncertainty": outside, "weights": sparseness}
     body = "\n".join(_section(part, tables[part.name](runs) if part.name in tables else "") for part in shown)
     links = [("summary", "Summary"), *((part.name, part.heading) for part in shown), ("settings", "Settings")]
-    menu = "".join(f'<li><a href="#{name}">{escape(heading)}</a></li>' for name, heading in links)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} · liebayes</title>
-<link rel="icon" href="data:,">
-<style>{CSS}</style>
-</head>
-<body>
-<header>
-<h1>{escape(title[0].upper() + title[1:])}</h1>
-<p class="lead">{escape(_opening(runs))}</p>
-</header>
-<nav aria-label="Sections"><ul>{menu}</ul></nav>
-<main>
-<section id="summary">
-<h2>Summary</h2>
-{summary(runs)}
-</section>
-{body}
-<section id="settings">
-<h2>Settings</h2>
-{settings(runs)}
-</section>
-</main>
-<footer>Made by liebayes {escape(__version__)}: the Lie-group Bayesian learning rule of Kıral, Möllenhoff and Khan (AISTATS
-2023). Section numbers are the paper's.</footer>
-</body>
-</html>
-"""
+    main = "\n".join(
+        [section("summary", "Summary", summary(runs)), body, section("settings", "Settings", settings(runs))]
+    )
+    return document(title, _opening(runs), links, main)
 
 
 def _opening(runs: Sequence[Evidence]) -> str:
@@ -81,11 +52,5 @@ def _section(part: Section, table: str) -> str:
         f"<figcaption>{escape(p.caption.replace(PERCENT, NO_BREAK))}</figcaption></figure>"
         for p in part.pictures
     )
-    return f"""<section id="{part.name}">
-<h2>{escape(part.heading)}</h2>
-<p class="lead">{escape(part.lead)}</p>
-{table}
-<div class="pictures">
-{figures}
-</div>
-</section>"""
+    lead = f'<p class="lead">{escape(part.lead)}</p>'
+    return section(part.name, part.heading, f'{lead}\n{table}\n<div class="pictures">\n{figures}\n</div>')

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...metrics import sparsity
 from .evidence import Evidence
+from .markup import cell, column_heading, folded, scrolling, table
 from .style import RUN_COLOURS
 
 Column = tuple[str, Callable[[Evidence], float | None], str, int]
@@ -28,18 +29,18 @@ def summary(runs: Sequence[Evidence]) -> str:
     best_auroc = _best([run.auroc_entropy for run in runs], ".3f", 1)
     rows = []
     for run in runs:
-        cells = [_run(run), _cell(run.settings.rule, "Rule", "word"), _cell(run.base, "Base", "word")]
+        cells = [_run(run), cell(run.settings.rule, "Rule", "word"), cell(run.base, "Base", "word")]
         for heading, key, form, _ in _SUMMARY:
             value = _number(run.metrics[key], form)
             point = "" if run.is_point else _number(run.point_metrics[key], form)
-            cells.append(_cell(value, heading, "best" if value == best[key] else "", small=point))
+            cells.append(cell(value, heading, "best" if value == best[key] else "", small=point))
         value = _number(run.auroc_entropy, ".3f")
-        cells.append(_cell(value, "AUROC", "best" if value == best_auroc else ""))
-        cells.append(_cell(str(run.lines[-1]["epoch"]) if run.lines else "0", "Epochs"))
-        cells.append(_cell(_duration(run.seconds), "Training"))
+        cells.append(cell(value, "AUROC", "best" if value == best_auroc else ""))
+        cells.append(cell(str(run.lines[-1]["epoch"]) if run.lines else "0", "Epochs"))
+        cells.append(cell(_duration(run.seconds), "Training"))
         rows.append(cells)
-    words = [_heading(text, "word") for text in ("Run", "Rule", "Base")]
-    numbers = [_heading(text) for text in [*(heading for heading, *_ in _SUMMARY), "AUROC", "Epochs", "Training"]]
+    words = [column_heading(text, "word") for text in ("Run", "Rule", "Base")]
+    numbers = [column_heading(text) for text in [*(heading for heading, *_ in _SUMMARY), "AUROC", "Epochs", "Training"]]
     samples = sorted({run.settings.predictive_samples for run in runs if not run.is_point})
     note = "Best marginal in bold." if len(runs) > 1 else ""
     if samples:
@@ -47,7 +48,7 @@ def summary(runs: Sequence[Evidence]) -> str:
         note += "small: the point estimate alone."
     names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
     note += f" AUROC: how well predictive entropy tells {names} from test images."
-    return f'{_table([*words, *numbers], rows, "cards summary")}\n<p class="note">{escape(note.strip())}</p>'
+    return f'{table([*words, *numbers], rows, "cards summary")}\n<p class="note">{escape(note.strip())}</p>'
 
 
 def outside(runs: Sequence[Evidence]) -> str:
@@ -85,12 +86,12 @@ def settings(runs: Sequence[Evidence]) -> str:
     differing = [key for key in keys if len({str(c[key]) for c in content}) > 1]
     blocks = []
     if differing:
-        rows = [[_cell(_spaced(key)), *(_cell(_shown(c[key]), kind="word") for c in content)] for key in differing]
-        blocks.append(_scrolling(_table([_heading(""), *(_heading(run.name, "word") for run in runs)], rows)))
-    rows = [[_cell(_spaced(key)), _cell(_shown(content[0][key]), kind="word")] for key in keys if key not in differing]
-    blocks.append(_folded("Settings all runs share" if len(runs) > 1 else "All settings", _table([], rows)))
-    rows = [[_run(run), _cell(_environment(run.environment), kind="word")] for run in runs]
-    blocks.append(_folded("Where and when they ran", _table([], rows)))
+        rows = [[cell(_spaced(key)), *(cell(_shown(c[key]), kind="word") for c in content)] for key in differing]
+        blocks.append(scrolling(table([column_heading(""), *(column_heading(run.name, "word") for run in runs)], rows)))
+    rows = [[cell(_spaced(key)), cell(_shown(content[0][key]), kind="word")] for key in keys if key not in differing]
+    blocks.append(folded("Settings all runs share" if len(runs) > 1 else "All settings", table([], rows)))
+    rows = [[_run(run), cell(_environment(run.environment), kind="word")] for run in runs]
+    blocks.append(folded("Where and when they ran", table([], rows)))
     return "\n".join(blocks)
 
 
@@ -103,10 +104,10 @@ def _comparison(runs: Sequence[Evidence], columns: Sequence[Column]) -> str:
     for run in runs:
         texts = [_number(value(run), form) for _, value, form, _ in columns]
         cells = [
-            _cell(text, column[0], "best" if text == b else "") for text, column, b in zip(texts, columns, best, strict=True)
+            cell(text, column[0], "best" if text == b else "") for text, column, b in zip(texts, columns, best, strict=True)
         ]
         rows.append([_run(run), *cells])
-    return _table([_heading("Run"), *(_heading(column[0]) for column in columns)], rows, "cards")
+    return table([column_heading("Run"), *(column_heading(column[0]) for column in columns)], rows, "cards")
 
 
 def _best(values: Sequence[float | None], form: str, sign: int) -> str | None:
@@ -123,29 +124,6 @@ def _number(value: float | None, form: str) -> str:
 
 def _run(run: Evidence) -> str:
     return f'<td><span class="run" style="--c: var(--run-{run.number % len(RUN_COLOURS)})">{escape(run.name)}</span></td>'
-
-
-def _cell(text: str, label: str = "", kind: str = "", small: str = "") -> str:
-    attributes = (f' data-label="{escape(label)}"' if label else "") + (f' class="{kind}"' if kind else "")
-    return f"<td{attributes}>{escape(text)}{f'<small>{escape(small)}</small>' if small else ''}</td>"
-
-
-def _heading(text: str, kind: str = "") -> str:
-    return f'<th class="{kind}">{escape(text)}</th>' if kind else f"<th>{escape(text)}</th>"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    top = f"<thead><tr>{''.join(head)}</tr></thead>" if head else ""
-    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f'<table class="{kind or "plain"}">{top}<tbody>\n{body}\n</tbody></table>'
-
-
-def _scrolling(table: str) -> str:
-    return f'<div class="scroll">{table}</div>'
-
-
-def _folded(heading: str, table: str) -> str:
-    return f"<details><summary>{escape(heading)}</summary>{_scrolling(table)}</details>"
 
 
 def _spaced(name: str) -> str:

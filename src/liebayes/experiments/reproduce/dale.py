@@ -1,7 +1,5 @@
 """Figure 1(c) of the paper: a small network that obeys Dale's law, trained on digits with the multiplicative rule.
 
-    python examples/figure1c.py [docs/figure1c.png]
-
 Every hidden unit is excitatory or inhibitory: all its outgoing weights have one sign, in training and in every sample of
 the posterior. What is learned are their magnitudes, and many of them fade. Inputs may excite and inhibit, so that a receptive
 field has both colours. Lines are as wide as a weight times the mean activity of its unit: what it contributes on average.
@@ -12,27 +10,25 @@ the digit shown excites them. Takes about half a minute on one core.
 from __future__ import annotations
 
 import math
-import sys
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from PIL import Image
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from liebayes import MultiplicativeBLR, Posterior
-from liebayes.metrics import accuracy
-from liebayes.nn import dale, mlp, unit_signs
+from ...metrics import accuracy
+from ...nn import dale, mlp, unit_signs
+from ...optim import MultiplicativeBLR
+from ...posterior import Posterior
 
 INK, RED, BLUE, GREY = "#222222", "#c8102e", "#1f5fa8", "#8c8c8c"
 FIELDS = LinearSegmentedColormap.from_list("fields", [BLUE, "#9dbfe0", "#ffffff", "#f0a79b", RED])
@@ -42,17 +38,19 @@ HEIGHTS = {"input": 0.0, "fields": 1.55, "first": 2.3, "second": 4.35, "output":
 
 
 def data() -> tuple[Tensor, Tensor]:
-    digits = load_digits()
+    from sklearn.datasets import load_digits
+
+    digits: Any = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     return torch.tensor(digits.images, dtype=torch.float32)[order] / 16, torch.tensor(digits.target)[order]
 
 
-def train(images: Tensor, labels: Tensor) -> tuple[nn.Sequential, Posterior]:
+def train(images: Tensor, labels: Tensor, epochs: int) -> tuple[nn.Sequential, Posterior]:
     torch.manual_seed(0)
     network = dale(mlp((8, 8), hidden=HIDDEN, activation=nn.ReLU, gain=math.sqrt(2)))
     optimizer = MultiplicativeBLR(network.parameters(), lr=0.05, data_size=len(images), temperature=0.05)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * math.ceil(len(images) / BATCH))
-    for _ in range(EPOCHS):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * math.ceil(len(images) / BATCH))
+    for _ in range(epochs):
         for batch in torch.randperm(len(images)).split(BATCH):
 
             def closure(batch: Tensor = batch) -> Tensor:
@@ -135,21 +133,22 @@ def draw(network: nn.Sequential, posterior: Posterior, images: Tensor, image: Te
     x1 = places(HIDDEN[0], width, int((first > 0).sum()))
     x2 = places(HIDDEN[1], width * 0.86, int((second > 0).sum()))
     x3 = places(10, width * 0.62)
-    figure, axes = plt.subplots(figsize=(13.2, 7.6))
+    figure = Figure(figsize=(13.2, 7.6))
+    axes = figure.add_subplot()
     axes.set(xlim=(-width / 2 - 1.15, width / 2 + 0.35), ylim=(-0.75, 7.75))
     axes.set_aspect("equal")
     axes.axis("off")
 
     size = 0.42
     picture(axes, image, 0.0, HEIGHTS["input"], 1.3, cmap="Greys", vmin=0, vmax=1)
-    axes.add_patch(plt.Rectangle((-0.65, HEIGHTS["input"] - 0.65), 1.3, 1.3, fill=False, ec=GREY, lw=0.8, zorder=4))
+    axes.add_patch(Rectangle((-0.65, HEIGHTS["input"] - 0.65), 1.3, 1.3, fill=False, ec=GREY, lw=0.8, zorder=4))
     fan = [[(x * 0.09, HEIGHTS["input"] + 0.65), (x, HEIGHTS["fields"] - size / 2)] for x in x1]
     axes.add_collection(LineCollection(fan, colors="#cccccc", linewidths=0.6, zorder=1))
     for place, field, sign in zip(x1, W1, first, strict=True):
         bound = float(field.abs().max())
         picture(axes, field.view(8, 8), place, HEIGHTS["fields"], size, cmap=FIELDS, vmin=-bound, vmax=bound)
         corner = (place - size / 2, HEIGHTS["fields"] - size / 2)
-        axes.add_patch(plt.Rectangle(corner, size, size, fill=False, ec=RED if sign > 0 else BLUE, lw=1.1, zorder=4))
+        axes.add_patch(Rectangle(corner, size, size, fill=False, ec=RED if sign > 0 else BLUE, lw=1.1, zorder=4))
         axes.plot([place] * 2, [HEIGHTS["fields"] + size / 2, HEIGHTS["first"]], color="#cccccc", lw=0.8, zorder=1)
     draw_edges(axes, W2, x1, x2, (HEIGHTS["first"], HEIGHTS["second"]))
     draw_edges(axes, W3, x2, x3, (HEIGHTS["second"], HEIGHTS["output"]))
@@ -160,7 +159,7 @@ def draw(network: nn.Sequential, posterior: Posterior, images: Tensor, image: Te
         axes.scatter(place, HEIGHTS["output"], s=260, color="white", edgecolor=INK, linewidth=1.8 if chosen else 0.8, zorder=5)
         axes.text(place, HEIGHTS["output"] - 0.01, str(digit), ha="center", va="center", fontsize=10, color=INK, zorder=6,
                   weight="bold" if chosen else "normal")  # fmt: skip
-        axes.add_patch(plt.Rectangle((place - 0.2, HEIGHTS["output"] + 0.33), 0.4, 0.8 * p, color=INK if chosen else GREY))
+        axes.add_patch(Rectangle((place - 0.2, HEIGHTS["output"] + 0.33), 0.4, 0.8 * p, color=INK if chosen else GREY))
         axes.plot([place - 0.2, place + 0.2], [HEIGHTS["output"] + 0.33] * 2, color=GREY, lw=0.8)
     label = {"ha": "left", "va": "center", "fontsize": 9.5, "color": "#555555"}
     left = -width / 2 - 1.1
@@ -188,17 +187,14 @@ def draw(network: nn.Sequential, posterior: Posterior, images: Tensor, image: Te
     Image.open(file).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
 
 
-def main() -> None:
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/figure1c.png")
+def draw_figure1c(output: Path, epochs: int = EPOCHS) -> Path:
+    """Trains the network, and writes figure1c.png into a folder."""
     images, labels = data()
-    network, posterior = train(images[:TRAINING], labels[:TRAINING])
+    with torch.random.fork_rng(devices=[]):
+        network, posterior = train(images[:TRAINING], labels[:TRAINING], epochs)
     probabilities = posterior.predict(images[TRAINING:], samples=32).probabilities
     score = accuracy(probabilities, labels[TRAINING:])
     shown = TRAINING + int((probabilities.max(1)[0] - 0.7).abs().argmin())  # a digit that the network is not quite sure of
+    path = output / "figure1c.png"
     draw(network, posterior, images[:TRAINING], images[shown], score, path)
-    print(f"{path}: test accuracy {score:.1%}")
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main()
+    return path

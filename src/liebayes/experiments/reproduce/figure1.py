@@ -1,7 +1,5 @@
 """Figure 1 of the paper, (a) and (b), drawn with the library. There is no noise in it: all expectations are quadratures.
 
-    python examples/figure1.py [docs/figure1.png]
-
 (a) The orbits of three bases under three groups: a base q₀ (black) and members q_g = π(g)q₀ of its family.
 (b) Gaussians as the half-plane of (b, A), A > 0, and a loss that is concave between its two valleys. The Lie-group rule walks
     down g ← g·exp(−αM) and stays; the Bayesian learning rule's straight step from the same place ends at a negative precision.
@@ -9,31 +7,37 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor
 
-from liebayes import Family, Fisher
-from liebayes.bases import Base, Laplace, Normal, Rayleigh, Uniform
-from liebayes.groups import Additive, DiagonalAffine, LieGroup, LogScale, Multiplicative, ScaleShift, Shift
-from liebayes.rule import differential, gaussian_step, initial_state, update
+from ...bases import Base, Laplace, Normal, Rayleigh, Uniform
+from ...groups import Additive, DiagonalAffine, LieGroup, LogScale, Multiplicative, ScaleShift, Shift
+from ...rule import Family, Fisher, differential, gaussian_step, initial_state, update
 
 INK, RED, BLUE = "#222222", "#c8102e", "#1f5fa8"
-PLATE = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.8}
+PLATE: dict[str, Any] = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.8}
 SHADES = ["#f4a582", "#d6604d", "#92c5de", "#4393c3"]
 STEP = 0.6  # α of both rules
 START = (0.5, 0.5)  # b and A
 
-torch.set_default_dtype(torch.float64)
+
+@contextmanager
+def _double() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def loss(theta: Tensor) -> Tensor:
@@ -55,6 +59,8 @@ def nodes() -> tuple[Tensor, Tensor]:
     return torch.tensor(x), torch.tensor(w / w.sum())
 
 
+EPSILON: Tensor
+WEIGHT: Tensor
 EPSILON, WEIGHT = nodes()
 
 
@@ -99,7 +105,9 @@ def objective(b: Tensor, A: Tensor) -> Tensor:
 # (a) Orbits.
 
 
-def orbit(axes: Axes, group: LieGroup, base: Base, members: list, labels: list[str], span: tuple[float, float]) -> None:
+def orbit(
+    axes: Axes, group: LieGroup[Any], base: Base, members: Sequence[Any], labels: list[str], span: tuple[float, float]
+) -> None:
     x = torch.linspace(*span, 2001)
     for element, shade, label in zip(members, SHADES, labels, strict=False):
         density = Family(group, base, element).log_prob(x.unsqueeze(-1)).exp()
@@ -189,11 +197,20 @@ def draw_precision(axes: Axes, path: Tensor) -> None:
     axes.tick_params(labelsize=8, length=2.5)
 
 
-def main() -> None:
-    output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/figure1.png")
+def draw_figure1(output: Path) -> Path:
+    """Writes figure1.png into a folder."""
+    with _double():
+        figure = _figure()
+    output.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output / "figure1.png", dpi=140, pil_kwargs={"optimize": True})
+    return output / "figure1.png"
+
+
+def _figure() -> Figure:
     path = lie_path(10)
-    figure = plt.figure(figsize=(12.4, 4.5))
-    left, right = figure.subfigures(1, 2, width_ratios=[1, 2.15])
+    figure = Figure(figsize=(12.4, 4.5))
+    parts: Any = figure.subfigures(1, 2, width_ratios=[1, 2.15])
+    left, right = parts
     column = left.subplots(3, 1, gridspec_kw={"hspace": 0.75, "left": 0.06, "right": 0.97, "top": 0.86, "bottom": 0.12})
     draw_orbits(list(column))
     pair = right.subplots(
@@ -207,10 +224,4 @@ def main() -> None:
     right.text(
         0.085, 0.955, "(b) the exponential map stays on the manifold, a straight step need not", fontsize=11, weight="bold"
     )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=140, pil_kwargs={"optimize": True})
-    print(f"wrote {output}")
-
-
-if __name__ == "__main__":
-    main()
+    return figure

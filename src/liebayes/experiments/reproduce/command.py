@@ -1,0 +1,84 @@
+"""`liebayes reproduce`: the command line of the recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from . import RECIPES
+from .recipe import Scale, Selection, Source, plan
+from .run import execute, finished_runs
+from .table import write_tables
+
+What = Annotated[
+    Literal["table1", "table2", "figure1", "figure-filters"],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="WHAT", help_behavior_hint=""),
+]
+
+
+def reproduce(
+    what: What,
+    scale: Scale = "desktop",
+    settings: tuple[Source, ...] = ("paper", "ours"),
+    only: tuple[str, ...] = (),
+    experiments: tuple[str, ...] = (),
+    datasets: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
+    epochs: int | None = None,
+    mc_samples: int | None = None,
+    output: Path = Path("runs"),
+    results: Path = Path("results"),
+    data_dir: Path | None = None,
+    threads: int | None = None,
+    collect: bool = False,
+    runs: tuple[Path, ...] = (),
+    image: int = 0,
+) -> int:
+    """Make a table or figure of the paper again, or a part of it, beside the paper's own figures.
+
+    Every run of a table is a run directory. Called again, finished runs are left out and interrupted ones go on; the table
+    fills run by run, and says "not run" for the rest. figure-filters draws finished runs of table1; figure1 needs none.
+
+    Args:
+        what: table1, table2, figure1 or figure-filters.
+        scale: paper is the full protocol; desktop takes hours on two cores; smoke takes seconds, and shows only that it runs.
+        settings: whose settings: those of the paper's appendix, of the authors' published commands, or ours.
+        only: methods by name, such as "affine Laplace" SGD; all by default.
+        experiments: such as mnist-mlp or cifar10-resnet20; all by default.
+        datasets: such as cifar10; all by default.
+        seeds: such as 0 1 2; as many as the scale has by default.
+        epochs: in place of the scale's; a row of its own in the table.
+        mc_samples: in place of the scale's; a row of its own in the table.
+        output: the folder for run directories.
+        results: the folder for results, tables and pictures.
+        data_dir: where data sets are.
+        threads: CPU threads; small networks are faster with one.
+        collect: train nothing; store the results of finished runs and write the table.
+        runs: for figure-filters, run directories to draw side by side in place of those in the output.
+        image: for figure-filters, the number of the test image that sorts the features.
+    """
+    if what == "figure1":
+        return _figure1(results, scale)
+    recipe = RECIPES["table1" if what == "figure-filters" else what]
+    planned = plan(recipe, Selection(scale, settings, only, experiments, datasets, seeds, epochs, mc_samples))
+    if what == "figure-filters":
+        from .filters import draw_filters
+
+        print(draw_filters(planned, runs, output, results, image, data_dir), end="")
+        return 0
+    planned = finished_runs(planned, output) if collect else planned
+    missing = execute(recipe, planned, output, results, data_dir, threads)
+    print(write_tables(recipe, results), end="")
+    return int(missing > 0)
+
+
+def _figure1(results: Path, scale: Scale) -> int:
+    from .dale import EPOCHS, draw_figure1c
+    from .figure1 import draw_figure1
+
+    print(draw_figure1(results))
+    print(draw_figure1c(results, 2 if scale == "smoke" else EPOCHS))
+    return 0

@@ -1,0 +1,163 @@
+"""The result of one run as JSON: what was run, the command that runs it again, where, and the figures."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import data
+from ...metrics import auroc
+from ...posterior import Posterior
+from ..features import feature_numbers, first_layer, weight_images
+from ..learner import build_network
+from ..opening import at_point
+from ..run_directory import RunDirectory, RunError
+from ..settings import TrainSettings
+from .recipe import Planned
+
+Result = dict[str, Any]
+FIGURES = ("accuracy", "nll", "ece")
+WALL = "wall.json"
+"""In a run directory: the seconds its sessions took in all."""
+_OUTSIDE = {"mnist": "fashion-mnist"}
+"""What posteriors are shown from outside their data."""
+
+
+def result_path(results: Path, run: Planned) -> Path:
+    """Where the result of a run is kept."""
+    return results / run.recipe / f"{run.scale}_{run.name.replace('/', '_')}.json"
+
+
+def identity(run: Planned, settings: TrainSettings) -> Result:
+    """What tells which run a result belongs to."""
+    threads = "" if settings.threads is None else f" --threads {settings.threads}"  # another number may round otherwise
+    return {
+        "recipe": run.recipe,
+        "experiment": run.experiment.name,
+        "model": settings.model,
+        "dataset": settings.dataset,
+        "method": run.method.name,
+        "rule": settings.rule,
+        "base": settings.base,
+        "settings_from": run.method.source,
+        "scale": run.scale,
+        "seed": run.seed,
+        "epochs": settings.epochs,
+        "mc_samples": settings.mc_samples,
+        "command": run.command + threads,
+    }
+
+
+def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path | None) -> Result:
+    """The result of a finished run."""
+    files = RunDirectory(directory)
+    environment, last, settings = files.read_json("environment.json"), files.metrics()[-1], files.settings()
+    posterior = Posterior.load(files.posterior, build_network(settings, dataset))
+    wall = files.read_json(WALL).get("seconds") if (directory / WALL).exists() else None
+    return {
+        **identity(run, settings),
+        **{kind: last[f"test_{kind}"] for kind in (*FIGURES, "brier", "entropy")},
+        **{name: value for name, value in last.items() if name.startswith("point_")},
+        "train_images": len(dataset.train_labels),
+        "train_loss": last["train_loss"],
+        "bounded_steps": last["bounded"],
+        "largest_weight": max(float(value.abs().max()) for value in posterior.point().values()),
+        **_features(posterior, dataset),
+        **_outside(posterior, settings, dataset, data_dir),
+        **provenance(environment, settings),
+        "step_seconds": last["seconds"],
+        "wall_seconds": wall,
+    }
+
+
+def failed(run: Planned, directory: Path, reason: str) -> Result:
+    """The result of a run whose training broke down, such as by a loss that is not finite."""
+    files = RunDirectory(directory)
+    environment, settings = files.read_json("environment.json"), files.settings()
+    return {**identity(run, settings), "failed": reason, **provenance(environment, settings)}
+
+
+def provenance(environment: Result, settings: TrainSettings) -> Result:
+    """What a reader needs to get the same figures, without places of this machine."""
+    kept = {k: v for k, v in settings.to_json().items() if k not in ("data_dir", "output", "resume", "checkpoint_seconds")}
+    first = {
+        name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git", "data")
+    }
+    return {"settings": kept, **first, "sessions": 1 + len(environment.get("resumed", []))}
+
+
+def _features(posterior: Posterior, dataset: data.Dataset) -> Result:
+    """How sparse and local the first layer is, at the point estimate."""
+    images = weight_images(first_layer(at_point(posterior)), dataset.image_shape)
+    return {} if images is None else feature_numbers(images)
+
+
+def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, data_dir: Path | None) -> Result:
+    """How well the posterior tells another data set from its own test images, if that is present."""
+    name = _OUTSIDE.get(settings.dataset)
+    if name is None:
+        return {}
+    try:
+        other = data.load(name, data_dir, download=False)
+    except data.MissingDataError:
+        return {}
+    samples = 1 if settings.rule == "sgd" else settings.predictive_samples
+    inside, outside = (
+        posterior.predict(own.normalize(images), samples, batch_size=500) for images in (own.test_images, other.test_images)
+    )
+    confidence = [-prediction.probabilities.max(1)[0] for prediction in (inside, outside)]
+    return {
+        "outside": name,
+        "auroc_entropy": auroc(inside.entropy, outside.entropy),
+        "auroc_confidence": auroc(*confidence),
+    }
+
+
+def is_stored(path: Path, directory: Path) -> bool:
+    """Whether the stored result is that of the run in this directory."""
+    if not path.exists() or not (directory / "environment.json").exists():
+        return False
+    return read(path).get("date") == RunDirectory(directory).read_json("environment.json").get("date")
+
+
+def store(path: Path, result: Result) -> str:
+    """Writes a result, and returns what is to be said about it. One with the same figures is left as it is."""
+    before = read(path) if path.exists() else None
+    if before is not None and all(before.get(name) == result.get(name) for name in (*FIGURES, "failed", "settings")):
+        return "the same figures as stored"
+    write_whole(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+    if before is None:
+        return "stored"
+    return f"stored in place of a result with other figures or settings ({before.get('date')})"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is whole or not there, also if two commands do at the same time."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}. Choose another --results.") from error
+
+
+def read(path: Path) -> Result:
+    """A stored result."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}. Remove it, and --collect makes it anew.") from error
+    missing = [] if not isinstance(found, dict) else [name for name in ("experiment", "method", "seed") if name not in found]
+    missing += [name for name in FIGURES if isinstance(found, dict) and "failed" not in found and name not in found]
+    if not isinstance(found, dict) or missing:
+        raise RunError(f"{path} is no result: {', '.join(missing) or 'a JSON object'} is missing. Remove it.")
+    return found
+
+
+def read_all(results: Path, recipe: str) -> Sequence[Result]:
+    """All results of a recipe."""
+    return [read(path) for path in sorted((results / recipe).glob("*.json"))]

@@ -1,0 +1,82 @@
+"""Stored results as rows: one for each method and budget, with means and standard errors over seeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .recipe import Experiment, Planned, Printed, Recipe, Scale
+from .result import Result
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with a budget, and what its seeds gave."""
+
+    method: str
+    source: str
+    epochs: int
+    mc_samples: int
+    planned: int
+    """How many seeds the recipe asks for."""
+    results: Sequence[Result]
+    """Those that were measured, by seed."""
+    failures: Sequence[Result]
+    printed: Printed | None
+    note: str = ""
+
+    def values(self, kind: str) -> list[float]:
+        """A figure of every seed, where it was measured."""
+        return [result[kind] for result in self.results if result.get(kind) is not None]
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and its standard error s/√n; a single value has none.
+
+    >>> mean_and_error([1.0, 3.0])
+    (2.0, 1.0)
+    >>> mean_and_error([1.0])
+    (1.0, None)
+    """
+    if len(values) < 2:
+        return statistics.fmean(values), None
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence[Result]) -> list[Row]:
+    """All rows of an experiment: those of the recipe, run or not, and those of other budgets that were run.
+
+    Published settings that nobody has run are left out: they are an alternative, not a part of the table.
+    """
+    here = [r for r in results if r["experiment"] == experiment.name and r["scale"] == scale]
+    found: list[Row] = []
+    for method in experiment.methods:
+        own = [r for r in here if (r["method"], r["settings_from"]) == (method.name, method.source)]
+        given = Planned(recipe.name, experiment, method, scale, 0).given
+        budget = experiment.budgets[scale]
+        asked = (given["epochs"], given["mc_samples"])
+        kinds = {(r["epochs"], r["mc_samples"]) for r in own}
+        for epochs, samples in sorted(kinds | ({asked} if method.source != "published" else set())):
+            these = sorted((r for r in own if (r["epochs"], r["mc_samples"]) == (epochs, samples)), key=lambda r: r["seed"])
+            found.append(
+                Row(
+                    method.name,
+                    method.source,
+                    epochs,
+                    samples,
+                    budget.seeds_of.get(method.name, budget.seeds) if (epochs, samples) == asked else len(these),
+                    [r for r in these if "failed" not in r],
+                    [r for r in these if "failed" in r],
+                    experiment.printed.get(method.name),
+                    _note(these, experiment) if scale != "smoke" else "",
+                )
+            )
+    return found
+
+
+def _note(results: Sequence[Result], experiment: Experiment) -> str:
+    """Says where the data were not all there."""
+    numbers = {r["train_images"] for r in results if "train_images" in r} - {experiment.images}
+    return f" (on {min(numbers):,} of {experiment.images:,} images)" if numbers else ""

@@ -1,0 +1,111 @@
+"""Runs a recipe: every planned run is a run directory, trained, resumed or left as it is, and then a stored result."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ... import data
+from ..run_directory import BusyRunError, RunDirectory
+from ..train import DivergedRunError, InterruptedRunError, train
+from .recipe import Planned, Recipe
+from .result import WALL, failed, is_stored, measured, result_path, store
+from .table import write_tables
+
+
+def finished(run: Planned, directory: Path) -> bool:
+    """Whether the run is there, with the settings of the recipe, and has ended. The number of threads is the machine's."""
+    return RunDirectory(directory).finished(run.settings, of="the recipe", may_differ=("threads",))
+
+
+def execute(
+    recipe: Recipe,
+    runs: Sequence[Planned],
+    output: Path,
+    results: Path,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+) -> int:
+    """Trains what is not finished. After each run its result is stored and the tables are written.
+
+    Returns how many runs could not start, for want of data or because another process is training them.
+    """
+    without = 0
+    for number, run in enumerate(runs, 1):
+        directory, path = run.directory(output), result_path(results, run)
+        head = f"run {number} of {len(runs)}: {run.method.name} ({run.method.source}), {run.experiment.title}, seed {run.seed}"
+        try:
+            done = finished(run, directory)
+            if is_stored(path, directory):  # measured, or diverged
+                continue
+            dataset = prepare(run, data_dir)
+            if not done:
+                print(f"{head}, {run.settings.epochs} epochs, in {directory}", flush=True)
+                _train(run, directory, dataset, data_dir, threads)
+            said = store(path, measured(run, directory, dataset, data_dir))
+        except InterruptedRunError as stop:
+            raise InterruptedRunError("Interrupted. The same command goes on with the table.") from stop
+        except (data.MissingDataError, BusyRunError) as error:
+            print(f"{head}: not run. {error}", flush=True)
+            without += 1
+            continue
+        except DivergedRunError as error:
+            said = store(path, failed(run, directory, str(error)))
+        print(f"{head}: {said}", flush=True)
+        write_tables(recipe, results)
+    return without
+
+
+def finished_runs(runs: Sequence[Planned], output: Path) -> list[Planned]:
+    """Those that have ended."""
+    return [run for run in runs if finished(run, run.directory(output))]
+
+
+def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path | None, threads: int | None) -> None:
+    """Trains a run, or the rest of it, and notes how long that took."""
+    files, began = RunDirectory(directory), time.monotonic()
+    started = (directory / "settings.json").exists()
+    settings = dataclasses.replace(run.settings, output=directory, data_dir=data_dir, threads=threads, resume=started)
+    if started:
+        settings = dataclasses.replace(settings, threads=files.settings().threads)
+    try:
+        train(settings, dataset)
+    finally:
+        if (directory / "settings.json").exists():
+            before = files.read_json(WALL)["seconds"] if (directory / WALL).exists() else 0.0
+            files.write_json(WALL, {"seconds": round(before + time.monotonic() - began, 1)})
+        if settings.compile:
+            torch.compiler.reset()  # compiled networks of earlier runs would stay in memory
+
+
+_loaded: dict[tuple[str, Path | None], data.Dataset] = {}
+
+
+def prepare(run: Planned, data_dir: Path | None) -> data.Dataset:
+    """The data of a run, read once for all runs. At the smoke scale the first images, registered under a name of their own."""
+    place = (run.settings.dataset, data_dir)
+    if place not in _loaded:
+        found = data.load(run.experiment.settings["dataset"], data_dir)
+        images = run.experiment.budgets[run.scale].images
+        if images is not None:
+            small = found = first_images(found, images, place[0])
+            data.register(place[0], lambda data_dir, download: small, replace=True)
+        _loaded.clear()  # one data set in memory is enough
+        _loaded[place] = found
+    return _loaded[place]
+
+
+def first_images(dataset: data.Dataset, number: int, name: str) -> data.Dataset:
+    """The first images of a data set, as a data set of another name."""
+    return dataclasses.replace(
+        dataset,
+        name=name,
+        train_images=dataset.train_images[:number],
+        train_labels=dataset.train_labels[:number],
+        test_images=dataset.test_images[:number],
+        test_labels=dataset.test_labels[:number],
+    )

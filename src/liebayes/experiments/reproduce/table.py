@@ -1,0 +1,185 @@
+"""A recipe's results beside the paper's figures, as Markdown and as a page: what was measured, and "not run" for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import get_args
+
+from .claims import CLAIMS, verdicts
+from .recipe import Figure, Recipe, Scale
+from .result import Result, read_all, write_whole
+from .rows import Row, mean_and_error, rows
+
+NOT_RUN = "not run"
+HEADINGS = (
+    "method",
+    "settings",
+    "epochs",
+    "K",
+    "seeds",
+    "accuracy %",
+    "NLL",
+    "ECE",
+    "paper: accuracy %",
+    "NLL",
+    "ECE",
+    "largest weight",
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the page: a heading, a sentence, and a table as text."""
+
+    name: str
+    heading: str
+    text: str
+    headings: Sequence[str] = ()
+    lines: Sequence[Sequence[str]] = ()
+
+
+def write_tables(recipe: Recipe, results: Path) -> str:
+    """Writes RECIPE.md and RECIPE.html beside the results, and returns the Markdown."""
+    found = read_all(results, recipe.name)
+    parts = blocks(recipe, found)
+    text = markdown(recipe, parts)
+    write_whole(results / f"{recipe.name}.md", text)
+    write_whole(results / f"{recipe.name}.html", page(recipe, parts))
+    return text
+
+
+def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
+    """The tables of every scale that has a result (the desktop's if none has), the claims, and the readings."""
+    scales: list[Scale] = [s for s in get_args(Scale) if any(r["scale"] == s for r in results)] or ["desktop"]
+    found: list[Block] = []
+    for scale in scales:
+        judged: list[Sequence[str]] = []
+        for experiment in recipe.experiments:
+            these = rows(recipe, experiment, scale, results)
+            found.append(
+                Block(
+                    f"{experiment.name}-{scale}", f"{experiment.title}, {scale} scale", "", HEADINGS, [line(r) for r in these]
+                )
+            )
+            if scale != "smoke":  # which says nothing about a method
+                judged += [
+                    (v.claim, f"{experiment.title}: {v.pair}", v.word, v.evidence)
+                    for v in verdicts(CLAIMS[recipe.name], these)
+                ]
+        outside = [r for e in recipe.experiments for r in rows(recipe, e, scale, results) if r.values("auroc_entropy")]
+        if outside:
+            found.append(_outside(scale, outside))
+        if judged:
+            text = (
+                "A verdict needs three seeds on both sides; figures differ if their means do by more than two standard errors "
+                f"of the difference. It is about the {scale} scale, not about the paper's own runs."
+            )
+            found.append(
+                Block(f"claims-{scale}", f"The paper's claims, {scale} scale", text, ("claim", "where", "here", "why"), judged)
+            )
+    return found
+
+
+def line(row: Row) -> list[str]:
+    """A row as text."""
+    seeds = f"{len(row.results)} of {max(row.planned, len(row.results) + len(row.failures))}"
+    cells = [row.method + row.note, row.source, str(row.epochs), str(row.mc_samples), seeds]
+    if row.results:
+        cells += [_measured(row, kind) for kind in ("accuracy", "nll", "ece")]
+    else:
+        cells += ["diverged" if row.failures else NOT_RUN] * 3
+    printed = row.printed if row.source != "ours" else None
+    cells += ["–"] * 3 if printed is None else [_figure(printed.accuracy, 2), _figure(printed.nll, 3), _figure(printed.ece, 3)]
+    weights = row.values("largest_weight")
+    return [*cells, f"{max(weights):.3g}" if weights else "–"]
+
+
+def summary(recipe: Recipe, results: Sequence[Result], scale: Scale = "desktop") -> str:
+    """What was measured at a scale as one table in Markdown, and the names of what was not."""
+    lines, missing = [], []
+    for experiment in recipe.experiments:
+        these = rows(recipe, experiment, scale, results)
+        lines += [[experiment.title, *line(row)[:-1]] for row in these if row.results]
+        absent = [row.method for row in these if not row.results]
+        if absent:
+            missing.append(f"{experiment.title}: {'all' if len(absent) == len(these) else ', '.join(absent)}")
+    found = [grid(("experiment", *HEADINGS[:-1]), lines)] if lines else []
+    found += [f"Not run at the {scale} scale: {'; '.join(missing)}."] if missing else []
+    return "\n\n".join(found)
+
+
+def _measured(row: Row, kind: str) -> str:
+    factor, digits = (100, 2) if kind == "accuracy" else (1, 4)
+    return _figure(mean_and_error([factor * value for value in row.values(kind)]), digits)
+
+
+def _figure(figure: Figure | tuple[float, float | None], digits: int) -> str:
+    mean, error = figure
+    return f"{mean:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+
+
+def _outside(scale: Scale, found: Sequence[Row]) -> Block:
+    """How well each method's predictions tell another data set from its own."""
+    name = found[0].results[0]["outside"]
+    lines = []
+    for row in found:
+        cells = [_figure(mean_and_error(row.values(k)), 4) for k in ("auroc_entropy", "auroc_confidence")]
+        lines.append([row.method, row.source, str(row.epochs), str(row.mc_samples), str(len(row.results)), *cells])
+    text = f"How well the predictive entropy, and the largest probability, tell images of {name} from test images: AUROC."
+    headings = ("method", "settings", "epochs", "K", "seeds", "AUROC, entropy", "AUROC, largest probability")
+    return Block(f"outside-{scale}", f"Outside the data, {scale} scale", text, headings, lines)
+
+
+_ABOUT = (
+    "Accuracy, NLL and ECE (20 bins) of the predictive of 32 samples on the test data: mean ± standard error over seeds. K is "
+    "the number of Monte Carlo samples in training. Settings: paper, of its appendix; published, of the authors' commands; "
+    "ours. The paper's figures are of its full protocol, whatever the scale beside them."
+)
+
+
+def markdown(recipe: Recipe, parts: Sequence[Block]) -> str:
+    """The page as Markdown."""
+    lines = [
+        f"# {recipe.title}",
+        "",
+        _ABOUT,
+        f"Made by `liebayes reproduce {recipe.name} --collect` from the files in `{recipe.name}/`.",
+        "",
+    ]
+    for part in parts:
+        lines += [f"## {part.heading}", ""]
+        lines += [part.text, ""] if part.text else []
+        lines += [grid(part.headings, part.lines), ""]
+    lines += ["## How the paper was read", "", *(f"- {reading}" for reading in recipe.readings)]
+    return "\n".join(lines) + "\n"
+
+
+def grid(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown.
+
+    >>> print(grid(("a", "b"), [("1", "2")]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    return "\n".join(f"| {' | '.join(cells)} |" if cells else "|" + "---|" * len(headings) for cells in (headings, (), *lines))
+
+
+def page(recipe: Recipe, parts: Sequence[Block]) -> str:
+    """The page as HTML, in the look of reports."""
+    from ..report.markup import cell, column_heading, document, scrolling, section, table
+
+    sections = []
+    for part in parts:
+        words = {0, 1} if len(part.headings) > 4 else set(range(len(part.headings)))
+        head = [column_heading(text, "word" if k in words else "") for k, text in enumerate(part.headings)]
+        body = [[cell(text, kind="word" if k in words else "") for k, text in enumerate(line)] for line in part.lines]
+        lead = f'<p class="lead">{escape(part.text)}</p>' if part.text else ""
+        sections.append(section(part.name, part.heading, lead + scrolling(table(head, body))))
+    readings = "".join(f"<li>{escape(reading)}</li>" for reading in recipe.readings)
+    sections.append(section("readings", "How the paper was read", f"<ul>{readings}</ul>"))
+    links = [*((part.name, part.heading) for part in parts), ("readings", "How the paper was read")]
+    return document(recipe.title, _ABOUT, links, "\n".join(sections))

@@ -1,0 +1,97 @@
+"""The compiled kernel: noise and the rule in one pass over memory (C and OpenMP, called on raw pointers).
+
+It is built at installation where there is a C compiler, and is not linked against torch. Without it everything works in
+torch, slower. `LIEBAYES_KERNEL=off` leaves it out; `portable`, `avx2` and `avx512` limit the instructions it may use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+import torch  # its OpenMP runtime must be there first, so that one pool of threads serves both
+
+SAMPLE, FOLD, FIRST, STEP, FINITE, NOISE = 1, 2, 4, 8, 16, 32
+"""What a job does, as in job.h."""
+
+TENSOR_FIELDS = (
+    "point", "log_scale", "sample", "gradient", "momentum_scale", "momentum_shift", "second_scale", "second_shift",
+    "sum_scale", "sum_shift", "count", "number", "offset", "gathered",
+)  # fmt: skip
+"""The fields of a tensor's record, 64 bits each."""
+
+VARIANTS = ("portable", "avx2", "avx512")
+"""The instruction sets it is compiled for."""
+
+_INTEGERS = ("what", "group", "base", "stream_kind", "adaptive", "from_sums", "ascend", "threads", "finite")
+_FLOATS = (
+    "base_scale", "base_shape", "over_mean", "prior", "temperature", "share", "lr_scale", "lr_shift", "max_step",
+    "beta_scale", "beta_shift", "beta_second", "rest_scale", "rest_shift", "rest_second",
+)  # fmt: skip
+
+
+class Job(ctypes.Structure):
+    """The record of job.h."""
+
+    _fields_ = [
+        ("tensors", ctypes.c_void_p),
+        ("tensor_count", ctypes.c_int64),
+        ("bounded", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("step", ctypes.c_uint32),
+        ("stream", ctypes.c_uint32),
+        *((name, ctypes.c_int32) for name in _INTEGERS),
+        *((name, ctypes.c_float) for name in _FLOATS),
+        ("sharp", ctypes.c_float * 4),
+        ("epsilon", ctypes.c_float),
+    ]
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    choice = os.environ.get("LIEBAYES_KERNEL", VARIANTS[-1])
+    if choice not in (*VARIANTS, "off"):
+        raise ValueError(f"LIEBAYES_KERNEL must be {', '.join(VARIANTS)} or off, but is {choice!r}.")
+    files = sorted(Path(__file__).parent.glob("_kernel*.so"))
+    if choice == "off" or not files:
+        return None
+    try:
+        library = ctypes.CDLL(str(files[0]))
+        library.liebayes_run.argtypes = [ctypes.c_void_p]
+        library.liebayes_run.restype = None
+        if library.liebayes_job_size() != ctypes.sizeof(Job):
+            return None  # of another version of this file
+    except (OSError, AttributeError):
+        return None  # built for another machine
+    library.liebayes_allow(VARIANTS.index(choice))
+    return library
+
+
+_home = os.getpid()
+
+
+def available() -> bool:
+    """Whether the kernel is in use."""
+    return _library() is not None
+
+
+def describe() -> str:
+    """Which kernel is in use, in words."""
+    library = _library()
+    if library is None:
+        return "none (everything runs in torch); it is built by pip where there is a C compiler"
+    return f"native, {VARIANTS[library.liebayes_variant()]}, {'OpenMP' if library.liebayes_has_openmp() else 'one thread'}"
+
+
+def threads() -> int:
+    """How many threads a job may use: torch's number; one in a forked process, where OpenMP has lost its threads."""
+    return torch.get_num_threads() if os.getpid() == _home else 1
+
+
+def run(job: Job) -> None:
+    """Does a job. The interpreter is free meanwhile."""
+    library = _library()
+    assert library is not None
+    library.liebayes_run(ctypes.addressof(job))

@@ -1,0 +1,57 @@
+/* What Python asks for: one job over many tensors. `optim/kernel.py` writes these records. */
+#ifndef LIEBAYES_JOB_H
+#define LIEBAYES_JOB_H
+
+#include <stdint.h>
+
+/* Numbers worked on at a time: small enough to stay in the first cache, and the block of the fast noise. */
+#define CHUNK 2048
+
+enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, FINITE = 16, NOISE = 32 };
+enum group { ADDITIVE, MULTIPLICATIVE, AFFINE };
+enum stream_kind { PHILOX, XOSHIRO };
+enum base { NORMAL, LAPLACE, UNIFORM, CAUCHY, STUDENT_T, GUMBEL, RAYLEIGH, EXPONENTIAL, LOG_NORMAL, DIRAC };
+
+/* One parameter and all that belongs to it, in one memory layout. Blocks that a rule does not have are not looked at. */
+typedef struct {
+    float *point;
+    float *log_scale; /* of the affine group; the remainder of the multiplicative one */
+    float *sample;
+    const float *gradient;
+    float *momentum_scale, *momentum_shift;
+    float *second_scale, *second_shift; /* the adaptive metric's memory */
+    float *sum_scale, *sum_shift;       /* covectors of several samples */
+    int64_t count;
+    int64_t number;  /* of the parameter in its optimizer: which noise it gets */
+    int64_t offset;  /* of the first element within its parameter, a multiple of CHUNK */
+    double gathered; /* the weight of the adaptive metric's memory after this step */
+} tensor;
+
+typedef struct {
+    const tensor *tensors;
+    int64_t tensor_count;
+    int64_t bounded; /* out: coordinates that max_step has bounded */
+    uint64_t seed;
+    uint32_t step, stream;
+    int32_t what, group, base, stream_kind, adaptive, from_sums, ascend, threads;
+    int32_t finite; /* out: whether all gradients are */
+    float base_scale, base_shape;
+    float over_mean;   /* 1/E[ε], or 1: where the multiplicative group has its point */
+    float prior;       /* δ/N */
+    float temperature; /* τ/N */
+    float share;       /* 1/(number of samples in the sums) */
+    float lr_scale, lr_shift, max_step;
+    float beta_scale, beta_shift, beta_second; /* of the momenta, and of the adaptive metric */
+    float rest_scale, rest_shift, rest_second; /* 1 − β, which float32 could not tell from β */
+    float sharp[4];    /* of a constant metric: rows scale, shift */
+    float epsilon;
+} job;
+
+/* Works on the elements [start, stop) of one tensor, at most CHUNK of them; returns how many coordinates were bounded. */
+typedef int64_t chunk_function(const job *j, const tensor *t, int64_t start, int64_t stop);
+typedef int finite_function(const float *x, int64_t count);
+
+chunk_function liebayes_chunk_portable, liebayes_chunk_avx2, liebayes_chunk_avx512;
+finite_function liebayes_finite_portable, liebayes_finite_avx2, liebayes_finite_avx512;
+
+#endif

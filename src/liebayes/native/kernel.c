@@ -1,0 +1,78 @@
+/* The entry points: the work of a job is shared over threads in whole chunks, so that its bits depend on no thread. */
+#include "job.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* Elements that a tensor costs beside its own: many small ones are shared out evenly too. */
+#define OVERHEAD 64
+
+enum variant { PORTABLE, AVX2, AVX512 };
+static int best = AVX512; /* what the user allows */
+
+/* The best instructions that the processor has and the user allows. */
+int liebayes_variant(void) {
+#if defined(__x86_64__)
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+    if (avx512 && best >= AVX512) return AVX512;
+    if (avx2 && best >= AVX2) return AVX2;
+#endif
+    return PORTABLE;
+}
+
+void liebayes_allow(int variant) { best = variant; }
+
+/* So that Python can tell a library of another version. */
+int liebayes_job_size(void) { return (int)sizeof(job); }
+
+int liebayes_has_openmp(void) {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+static void share(job *j, int part, int parts) {
+    chunk_function *chunk = liebayes_chunk_portable;
+    finite_function *finite = liebayes_finite_portable;
+#if defined(__x86_64__)
+    int variant = liebayes_variant();
+    if (variant == AVX2) chunk = liebayes_chunk_avx2, finite = liebayes_finite_avx2;
+    if (variant == AVX512) chunk = liebayes_chunk_avx512, finite = liebayes_finite_avx512;
+#endif
+    int64_t total = 0, before = 0, bounded = 0;
+    int all_finite = 1;
+    for (int64_t k = 0; k < j->tensor_count; k++) total += j->tensors[k].count + OVERHEAD;
+    int64_t from = total / parts * part, to = part + 1 == parts ? total : total / parts * (part + 1);
+    for (int64_t k = 0; k < j->tensor_count && before < to; k++) {
+        const tensor *t = &j->tensors[k];
+        for (int64_t start = 0; start < t->count; start += CHUNK) {
+            int64_t place = before + start, stop = start + CHUNK < t->count ? start + CHUNK : t->count;
+            if (place < from || place >= to) continue;
+            if (j->what & FINITE)
+                all_finite &= finite(t->gradient + start, stop - start);
+            else
+                bounded += chunk(j, t, start, stop);
+        }
+        before += t->count + OVERHEAD;
+    }
+    if (bounded) __atomic_fetch_add(&j->bounded, bounded, __ATOMIC_RELAXED);
+    if (!all_finite) __atomic_store_n(&j->finite, 0, __ATOMIC_RELAXED);
+}
+
+void liebayes_run(job *j) {
+    j->bounded = 0;
+    j->finite = 1;
+#ifdef _OPENMP
+    if (j->threads > 1) {
+#pragma omp parallel num_threads(j->threads)
+        share(j, omp_get_thread_num(), omp_get_num_threads());
+        return;
+    }
+#endif
+    share(j, 0, 1);
+}
