@@ -221,12 +221,28 @@ class View(nn.Module):
         return linear(x, self.weight.T)
 
 
+class Uses(nn.Module):
+    """A scale that is used in a way of its own beside one that is known."""
+
+    def __init__(self, use: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.scale, self.use = nn.Parameter(torch.ones(1, 4)), use
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.use(self.scale, x).sum() + self.scale * x
+
+
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "batch_norm of a parameter"),
     "layer norm": (nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), "layer_norm of a parameter"),
     "a layer used twice": (Tied(), "used twice in one backward pass"),
     "examples in other dimensions": (Reshaped(), r"different numbers of examples: \[12, 24\]"),
     "a view": (View(), "not views of them"),
+    "in a list": (Uses(lambda p, x: torch.cat([p, x])), "torch.cat of a parameter"),
+    "as a keyword": (Uses(lambda p, x: torch.mul(x, other=p)), "torch.mul of a parameter"),
+    "in place": (Uses(lambda p, x: (x * 1).add_(p)), "add_ of a parameter"),
+    "without examples": (Uses(lambda p, x: p * 2), "the same for all examples"),
+    "a part of it": (Uses(lambda p, x: x[:, :2] * p[:, :2]), "the same for all examples"),
     "padding in words": (nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3, padding="same")), "padding in numbers"),
 }
 

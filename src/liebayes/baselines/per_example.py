@@ -100,13 +100,13 @@ class SquaredGradients(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not torch.is_grad_enabled() or not any(self._owner(t) is not None for t in (*args, *kwargs.values())):
+        if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             return func(*args, **kwargs)
         if func is functional.linear:
             return self._linear(*args, **kwargs)
         if func in CONVOLUTIONS:
             return self._convolution(func, *args, **kwargs)
-        if func in ARITHMETIC:
+        if func in ARITHMETIC and not self._uses(tuple(kwargs.values())):
             return func(*self._expanded(args), **kwargs)
         result = func(*args, **kwargs)
         parts = result if isinstance(result, (tuple, list)) else [result]
@@ -116,6 +116,11 @@ class SquaredGradients(TorchFunctionMode):
                 "layers, convolutions, and sums, products and maxima in which a parameter is the same for all examples."
             )
         return result  # a view, a shape: nothing is computed yet
+
+    def _uses(self, args: tuple[Any, ...]) -> bool:
+        """Whether there is a parameter, or a view of one, among arguments and in their lists."""
+        flat = [t for arg in args for t in (arg if isinstance(arg, (tuple, list)) else [arg])]
+        return any(self._owner(t) is not None for t in flat)
 
     def _owner(self, t: Any) -> Tensor | None:
         """The parameter that a tensor is, or is a view of."""
@@ -148,7 +153,7 @@ class SquaredGradients(TorchFunctionMode):
 
         def record(delta: Tensor) -> None:
             n = len(rows)
-            inputs, deltas = rows.to(delta.dtype).view(n, -1, rows.shape[-1]), delta.reshape(n, -1, delta.shape[-1])
+            inputs, deltas = rows.to(delta.dtype).reshape(n, -1, rows.shape[-1]), delta.reshape(n, -1, delta.shape[-1])
             if weight in self.parameters:
                 if inputs.shape[1] == 1:
                     squares = deltas[:, 0].square().T @ inputs[:, 0].square()
@@ -190,12 +195,13 @@ class SquaredGradients(TorchFunctionMode):
     def _expanded(self, args: tuple[Any, ...]) -> list[Any]:
         """Arguments with every parameter, or view of one, as a tensor that has the examples for its first dimension."""
         shape = torch.broadcast_shapes(*(t.shape for t in args if isinstance(t, Tensor)))
+        with_examples = any(isinstance(t, Tensor) and self._owner(t) is None for t in args)
 
         def expand(t: Any) -> Any:
             p = self._owner(t)
             if p is None or not t.requires_grad:
                 return t
-            if t.numel() != p.numel() or not (t.ndim < len(shape) or t.shape[0] == 1):
+            if not with_examples or t.numel() != p.numel() or not (t.ndim < len(shape) or t.shape[0] == 1):
                 raise PerExampleError(
                     f"VOGN needs a parameter to be the same for all examples, but one of shape {tuple(t.shape)} meets tensors "
                     f"of shape {tuple(shape)}, whose first dimension should be the examples."

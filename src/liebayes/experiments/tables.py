@@ -26,7 +26,7 @@ def comparison(runs: Sequence[Path]) -> Table:
     for name, path in zip(short_names(runs), runs, strict=True):
         directory = RunDirectory(path)
         settings = directory.settings()
-        base = settings.base or ("" if settings.rule == "sgd" else "default")
+        base = settings.base or ("default" if settings.rule in ("additive", "affine") else "")
         lines = directory.metrics()
         evaluated = [line for line in lines if "test_accuracy" in line]
         done = f"{len(lines)}" if len(lines) == settings.epochs else f"{len(lines)} of {settings.epochs}"
