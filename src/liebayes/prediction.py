@@ -156,7 +156,7 @@ class Drawing:
         def take(_number: int, one: tuple[Tensor, Tensor]) -> None:
             average.add(one)
 
-        threads.shared_workers().run(self.count, torch.get_num_threads(), begin, compute, take)
+        threads.shared_workers().run(self.count, threads.affordable_workers(_size(first)), begin, compute, take)
 
     def _by_identity(self, weights: dict[str, Tensor]) -> dict[int, Tensor]:
         slots = self._slots()
@@ -171,9 +171,8 @@ class Drawing:
             return "there is one draw"
         if not insisting and torch.get_num_threads() == 1:
             return "torch has one thread"
-        if not insisting and sum(value.numel() for value in weights.values()) < threads.MIN_WEIGHTS:
-            return f"there are fewer than {threads.MIN_WEIGHTS} weights"
-        reason = threads.obstacle([*self._slots().values(), *weights.values()])
+        reason = None if insisting else threads.not_worthwhile(_size(weights))
+        reason = reason or threads.obstacle([*self._slots().values(), *weights.values()])
         if reason is not None:
             return reason
         few, probe, numbers = self.batches[0][:2], Probe(self.model), threads.random_state()
@@ -189,6 +188,10 @@ class Drawing:
         finally:
             torch.default_generator.set_state(numbers)
         return probe.reason
+
+
+def _size(weights: dict[str, Tensor]) -> int:
+    return sum(value.numel() for value in weights.values())
 
 
 def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> list[Tensor]:

@@ -380,6 +380,10 @@ def test_what_is_not_worth_threads(monkeypatch: pytest.MonkeyPatch):
     assert evaluation_of(network(), parallel=False) == "loop: parallel=False"
     monkeypatch.setattr(threads, "MIN_WEIGHTS", 10_000)
     assert "weights" in evaluation_of(network())
+    monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(threads, "MAX_WEIGHTS", 200)
+    assert "memory" in evaluation_of(network())
+    assert evaluation_of(network(), parallel=True) == "threads"  # with one worker
     torch.set_num_threads(1)
     assert evaluation_of(network()) == "loop: torch has one thread"
     assert evaluation_of(network(), parallel=True) == "threads"

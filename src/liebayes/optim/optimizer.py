@@ -151,7 +151,7 @@ class LieGroupBLR(Optimizer):
         self._forms: dict[Any, Form[Any]] = {}
         self._sampled: list[Tensor] = []
         self._ranks_checked = False
-        self._evaluation = Evaluation(self.parallel)
+        self._evaluation = Evaluation()
         self._forget()
 
     def _forget(self) -> None:
@@ -492,7 +492,7 @@ class LieGroupBLR(Optimizer):
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded, self.noise = own["skipped"], own["bounded"], noise
         self._clear()
-        self._evaluation = Evaluation(self.parallel, own.get("evaluation"))
+        self._evaluation = Evaluation(own.get("evaluation"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.

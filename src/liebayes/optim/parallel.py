@@ -3,10 +3,10 @@
 The loop, one sample after the other in the module, is the reference. Threads give the same numbers to rounding, and the same
 bits for any number of them: sample k has the noise of stream k, and covectors are added in the order of the samples.
 
-Nothing is written into the module. Every worker has leaves of its own, so memory grows by two numbers for
-each weight and worker. Whether a closure may run in threads is found out in the first step with it (`Probe`): its first
-sample is evaluated by the loop, the second by the loop too, but with leaves in place of the parameters that are in the module,
-so that its gradient is right whether or not the leaves have reached everything.
+Nothing is written into the module. Every worker has leaves of its own, so memory grows by two numbers for each weight and
+worker, which bounds the number of workers. Whether a closure may run in threads is found out in the first step with it
+(`Probe`): its first sample is evaluated by the loop, the second by the loop too, but with leaves in place of the parameters
+that are in the module, so that its gradient is right whether or not the leaves have reached everything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import threads
 from ..threads import CallersContext, Leaves, Probe, Substitution, shared_workers, single_threaded
@@ -30,17 +30,15 @@ Parts = list[tuple[Any, ...]]
 class Evaluation:
     """How an optimizer evaluates the samples of a step.
 
-    Args:
-        setting: True insists on threads, False on the loop; None chooses.
-        method: "threads" or "loop" where that is settled, by an earlier step or the checkpoint of one.
+    Its `method` is "threads" or "loop" once that is settled, by an earlier step or the checkpoint of one.
     """
 
-    def __init__(self, setting: bool | None, method: str | None = None) -> None:
-        self.setting = setting
-        self.method = None if setting and method == "loop" else method
-        self.reason: str | None = "as before the checkpoint" if self.method == "loop" else None
+    def __init__(self, method: str | None = None) -> None:
+        self.method = method
+        self.reason: str | None = "as before the checkpoint" if method == "loop" else None
         self._leaves: list[Leaves] = []
-        self._probe: Probe | None = None
+        self._code: object = None  # of the closure that has been watched
+        self._modules: list[nn.Module] = []
         self._signature: list[Any] = []
 
     def __str__(self) -> str:
@@ -56,34 +54,31 @@ class Evaluation:
         return self._by_probe(optimizer, closure, parts)
 
     def _reason_for_loop(self, optimizer: LieGroupBLR) -> str | None:
-        parameters = optimizer._trained()
-        if self.setting is False:
+        insisting = optimizer.parallel
+        if insisting is False:
             return "parallel=False"
-        if self.method == "loop":
-            return self.reason
         if optimizer.mc_samples == 1:
             return "there is one sample in a step"
-        if not (self.setting or self.method):
+        if self.method == "loop" and not insisting:
+            return self.reason
+        parameters = optimizer._trained()
+        if not (insisting or self.method):
             if torch.get_num_threads() == 1:
                 return "torch has one thread"
-            if sum(p.numel() for p in parameters) < threads.MIN_WEIGHTS:
-                return f"there are fewer than {threads.MIN_WEIGHTS} weights"
+            reason = threads.not_worthwhile(sum(p.numel() for p in parameters))
+            if reason is not None:
+                return reason
         if hasattr(optimizer, "grad_scale"):
             return "a GradScaler is used"
         return threads.obstacle(parameters)
 
     def _known(self, closure: Closure) -> bool:
-        probe = self._probe
-        return (
-            probe is not None
-            and probe.code is threads.code_of(closure)
-            and threads.signature(probe.modules) == self._signature
-        )
+        return self._code is threads.code_of(closure) and threads.signature(self._modules) == self._signature
 
     # The loop.
 
     def _by_loop(self, optimizer: LieGroupBLR, closure: Closure, parts: Parts, reason: str | None) -> list[Any]:
-        if self.setting and optimizer.mc_samples > 1:
+        if optimizer.parallel and optimizer.mc_samples > 1:
             raise RuntimeError(
                 f"parallel=True, but samples cannot be evaluated in threads: {reason}. With parallel=None they are evaluated "
                 "one after the other where they must be."
@@ -94,20 +89,18 @@ class Evaluation:
     # The first step with a closure.
 
     def _by_probe(self, optimizer: LieGroupBLR, closure: Closure, parts: Parts) -> list[Any]:
-        probe = Probe(closure)
+        probe, losses = Probe(closure), []
         if probe.reason is None:
             with single_threaded():  # the bits of the workers
                 with probe.first_call():
-                    losses = [optimizer._evaluate_in_module(closure, parts[0])]
+                    losses.append(optimizer._evaluate_in_module(closure, parts[0]))
                 if probe.reason is None:
                     losses.append(self._second_sample(optimizer, closure, parts[1], probe))
-        else:
-            losses = []
         if probe.reason is not None:
             self.method = "loop"
             return losses + self._by_loop(optimizer, closure, parts[len(losses) :], probe.reason)
-        self.method, self.reason = "threads", None
-        self._probe, self._signature = probe, threads.signature(probe.modules)
+        self.method = "threads"
+        self._code, self._modules, self._signature = probe.code, probe.modules, threads.signature(probe.modules)
         return self._by_threads(optimizer, closure, parts, losses)
 
     def _second_sample(self, optimizer: LieGroupBLR, closure: Closure, part: tuple[Any, ...], probe: Probe) -> Any:
@@ -135,10 +128,12 @@ class Evaluation:
                 p.grad, leaf.grad = leaf.grad, None
             return loss
 
-        self.method = "loop"  # should this call fail, it is not tried again
-        self.reason = "the closure failed when leaves took the place of its parameters"
-        with probe.second_call():
-            loss = optimizer._evaluate_in_module(call, part, fold=False)
+        try:
+            with probe.second_call():
+                loss = optimizer._evaluate_in_module(call, part, fold=False)
+        except Exception:  # perhaps because of the leaves, so it is not tried again
+            self.method, self.reason = "loop", "the closure failed when leaves took the place of its parameters"
+            raise
         if {p for p in optimizer._sampled if p.grad is not None} != expected:
             probe.reason = probe.reason or "gradients came for other parameters with leaves in their place"
             if all(p.grad is None for p in optimizer._sampled):
@@ -158,12 +153,14 @@ class Evaluation:
         rest = parts[len(losses) :]
         if not rest:
             return losses
+        self.reason = None
         before = threads.random_state()
         inherited = {p: p.grad for p in parameters if p.grad is not None and not optimizer._folds}
         for p in parameters:
             p.grad = None
         first = optimizer._folds
-        context, workers = CallersContext(), max(torch.get_num_threads(), 1)
+        context, workers = CallersContext(), threads.affordable_workers(sum(p.numel() for p in parameters))
+        self._leaves = self._leaves[:workers]
         self._leaves += [Leaves() for _ in range(min(workers, len(rest)) - len(self._leaves))]
         optimizer._start_states()
         for leaves in self._leaves:

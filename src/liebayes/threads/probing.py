@@ -32,7 +32,6 @@ _FUNCTIONS = {
 }
 """Python functions of torch that a closure passes through if it does such things."""
 
-
 _TRUSTED = frozenset((*sys.stdlib_module_names, "torch"))
 """Whose functions are not searched for what they refer to."""
 
