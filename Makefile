@@ -36,6 +36,9 @@ figures: $(VENV)/installed
 
 benchmark: $(VENV)/installed
 	$(BIN)/python benchmarks/fit.py
+	$(BIN)/python benchmarks/speed
+	$(BIN)/python benchmarks/speed --scaling
+	$(BIN)/python benchmarks/readme_tables.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

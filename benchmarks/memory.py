@@ -58,9 +58,9 @@ class LiveBytes(TorchDispatchMode):
         self.now -= self.live.pop(key, 0)
 
 
-def measure(build: Callable[[list[nn.Parameter]], Any], positive: bool = False) -> dict[str, float]:
-    parameters = [nn.Parameter(torch.rand(SIZE) + 0.5 if positive else torch.randn(SIZE)) for _ in range(TENSORS)]
-    count = TENSORS * SIZE
+def measure(build: Callable[[list[nn.Parameter]], Any], positive: bool = False, size: int = SIZE) -> dict[str, float]:
+    parameters = [nn.Parameter(torch.rand(size) + 0.5 if positive else torch.randn(size)) for _ in range(TENSORS)]
+    count = TENSORS * size
     with LiveBytes() as memory:
         for p in parameters:
             memory.add(p)

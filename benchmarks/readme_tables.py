@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and of results/ from the stored results.
+"""Writes the tables of README.md, docs/speed.md and results/ from the stored results.
 
 python benchmarks/readme_tables.py          # rewrites what stands between <!-- table NAME --> and <!-- end -->
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from speed.report import markdown
 
 from liebayes.experiments.reproduce import RECIPES
 from liebayes.experiments.reproduce.result import read_all
@@ -31,25 +34,41 @@ def paper_table(name: str) -> str:
     return summary(RECIPES[name], read_all(ROOT / "results", name))
 
 
-TABLES = {
+def speed() -> str:
+    """`results/benchmarks/speed.json`: times beside those of others."""
+    stored = ROOT / "results" / "benchmarks" / "speed.json"
+    return markdown(json.loads(stored.read_text())) if stored.exists() else "Not measured yet."
+
+
+def speed_picture() -> str:
+    """How cost grows, where it has been drawn."""
+    drawn = (ROOT / "docs" / "speed.png").exists()
+    return "![Cost with parameters, samples and ranks](speed.png)" if drawn else "Not measured yet."
+
+
+TABLES: dict[str, Callable[[], str]] = {
     "optimizers": optimizers,
     "table1": lambda: paper_table("table1"),
     "table2": lambda: paper_table("table2"),
 }
+"""Those of README.md."""
+
+PAGES = {"README.md": TABLES, "docs/speed.md": {"speed": speed, "speed-picture": speed_picture}}
 
 
-def with_tables(text: str) -> str:
+def with_tables(text: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
     """The page with every table made anew."""
-    for name, make in TABLES.items():
+    for name, make in tables.items():
         pattern = rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)"
         text, count = re.subn(pattern, lambda m, make=make: m[1] + make() + m[2], text, flags=re.DOTALL)
         if count != 1:
-            raise SystemExit(f"README.md has {count} places for the table {name}; it needs one.")
+            raise SystemExit(f"The page has {count} places for the table {name}; it needs one.")
     return text
 
 
 if __name__ == "__main__":
-    page = ROOT / "README.md"
-    page.write_text(with_tables(page.read_text()))
+    for name, tables in PAGES.items():
+        page = ROOT / name
+        page.write_text(with_tables(page.read_text(), tables))
     for recipe in RECIPES.values():
         write_tables(recipe, ROOT / "results")
