@@ -110,7 +110,7 @@ def test_additive_with_a_dirac_base_is_gradient_descent(dtype: torch.dtype, mome
     for _ in range(50):
         (gradient,) = torch.autograd.grad(loss(weight), weight)
         with torch.no_grad():
-            buffer = torch.lerp(gradient, buffer, momentum) if momentum else gradient
+            buffer = torch.lerp(buffer, gradient, 1 - momentum) if momentum else gradient
             weight.add_(buffer, alpha=-lr)
         noise = Dirac().sample((1, 7), dtype=dtype)
         theta = group.act(state.element, noise).requires_grad_()

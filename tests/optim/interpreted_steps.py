@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from liebayes.bases import Base, Dirac, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT
 from liebayes.groups import Additive, DiagonalAffine, Multiplicative
-from liebayes.optim import engine, gpu, philox
+from liebayes.optim import gpu, philox, reference
 from liebayes.optim.buckets import Bucket, buckets
 from liebayes.rule import Absorbed, Adaptive, Fisher, Metric
 
@@ -46,7 +46,7 @@ def parameters() -> list[nn.Parameter]:
 def states_of(tensors: list[nn.Parameter], settings: dict[str, Any], seed: int = 2) -> list[dict[str, Any]]:
     """States of some steps ago: nothing at its start."""
     generator = torch.Generator().manual_seed(seed)
-    states = [engine.start_state(p, settings) for p in tensors]
+    states = [reference.start_state(p, settings) for p in tensors]
     for state in states:
         state["steps"] = 3
         for name, value in state.items():
@@ -96,7 +96,7 @@ def test_samples(group: Any, base: Base) -> None:
         if p.numel():
             noise = philox.draw(base, p.numel(), seed=3, tensor=number, step=5, stream=2)
             bucket = Bucket([p])
-            fetched = engine.fetch(bucket, [state], settings)
+            fetched = reference.fetch(bucket, [state], settings)
             expected = fetched.layout.sample(group, fetched.point, fetched.element, noise)
             close(bucket.read([found], torch.float32), expected, floor=16)
 
@@ -107,16 +107,17 @@ def test_samples(group: Any, base: Base) -> None:
 def by_torch(
     tensors: list[nn.Parameter], states: list[dict[str, Any]], settings: dict[str, Any], samples: list[Tensor], folds: int
 ) -> int:
-    """`engine`'s step; with several folds from the mean of as many covectors, here equal ones."""
+    """`reference`'s step; with several folds from the mean of as many covectors, here equal ones."""
     bounded = 0
     state_of, sample_of = dict(zip(tensors, states, strict=True)), dict(zip(tensors, samples, strict=True))
     for bucket in buckets(list(tensors), flat=True, together=True):
         own = [state_of[p] for p in bucket.parameters]
-        fetched = engine.fetch(bucket, own, settings)
-        xi = engine.covector(fetched.element, bucket, [sample_of[p] for p in bucket.parameters], settings)
+        fetched = reference.fetch(bucket, own, settings)
+        grads = [p.grad for p in bucket.parameters]
+        xi = reference.covector(fetched.element, bucket, [sample_of[p] for p in bucket.parameters], grads, settings)
         xi = type(xi)(*(block * folds / folds for block in xi))
         form = settings["metric"].on(settings["group"], settings["base"], fetched.element)
-        bounded += int(engine.advance(fetched, bucket, own, settings, form, xi))
+        bounded += int(reference.advance(fetched, bucket, own, settings, form, xi))
     return bounded
 
 
@@ -197,7 +198,7 @@ def test_tiny_steps_add_up() -> None:
     """Each is a sixtieth of an ulp of the point; the remainder keeps them."""
     settings = settings_of(Multiplicative(), Rayleigh(), momentum=0.0, temperature=0.0, lr=1e-9)
     p = nn.Parameter(torch.linspace(0.3, 3.0, 40))
-    start, state = p.detach().clone(), engine.start_state(p, settings)
+    start, state = p.detach().clone(), reference.start_state(p, settings)
     for _ in range(100):
         p.grad = -torch.ones(40)
         gpu.step([p], [state], settings, samples=[torch.ones(40)])
@@ -211,7 +212,7 @@ def test_a_point_stays_within_the_range_of_its_floats() -> None:
     settings = settings_of(Multiplicative(), Rayleigh(), momentum=0.0, max_step=8.0, lr=100.0)
     for gradient, limit in ((1.0, torch.finfo(torch.float32).tiny), (-1.0, torch.finfo(torch.float32).max)):
         p = nn.Parameter(torch.ones(9))
-        state = engine.start_state(p, settings)
+        state = reference.start_state(p, settings)
         for _ in range(12):
             p.grad = torch.full_like(p, gradient)
             gpu.step([p], [state], settings, samples=[torch.ones(9)])
@@ -222,7 +223,7 @@ def test_without_noise_and_momentum_this_is_gradient_descent() -> None:
     settings = settings_of(Additive(), Dirac(), momentum=0.0, temperature=0.0)
     p = nn.Parameter(torch.randn(3000, generator=torch.Generator().manual_seed(0)))
     expected = p.detach().clone()
-    state, out = engine.start_state(p, settings), torch.empty(3000)
+    state, out = reference.start_state(p, settings), torch.empty(3000)
     for _ in range(5):
         gpu.sample([p], [state], settings, [out], numbers=[0], seed=0, step=0, stream=0)
         assert torch.equal(out, p)
@@ -259,7 +260,7 @@ def test_autograd_knows_what_was_written() -> None:
     with torch.no_grad():
         out = torch.ones(3)
     loss = (p * p).sum()
-    gpu.step([p], [engine.start_state(p, settings)], settings, samples=[out])
+    gpu.step([p], [reference.start_state(p, settings)], settings, samples=[out])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -277,4 +278,4 @@ def test_what_is_supported() -> None:
     assert not gpu.supports(p, {**good, "base": OwnNormal()})
     assert not gpu.supports(p, {**good, "prior": torch.sum})
     with pytest.raises(ValueError, match="samples"):
-        gpu.step([p], [engine.start_state(p, good)], good)
+        gpu.step([p], [reference.start_state(p, good)], good)

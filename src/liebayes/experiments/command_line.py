@@ -128,7 +128,7 @@ def default_text(name: str, value: Any = None) -> str:
     """What a setting is if it is left out, for each data set and rule, from the tables themselves.
 
     >>> default_text("momentum")
-    '0.9'
+    '0.8 for ivon; 0.95 for vogn; otherwise 0.9'
     """
     if value is not None:
         return str(value)

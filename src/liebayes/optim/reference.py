@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -92,14 +93,14 @@ def draw(fetched: Fetched, bucket: Bucket, settings: Settings, noise: Noise) -> 
     """θ = g·ε. Noise is drawn parameter by parameter, so that it does not depend on what shares a bucket."""
     like = fetched.point
 
-    def sample(size: tuple[int, ...]) -> Tensor:
+    def sample(p: Tensor, size: tuple[int, ...], start: int) -> Tensor:
+        if is_counted(p, settings, noise):
+            return counted(p, settings["base"], noise, size, start)
         generator = noise.generator(like.device)
         return settings["base"].sample(size, generator=generator, dtype=like.dtype, device=like.device)
 
     def share(p: Tensor, size: tuple[int, ...]) -> Tensor:
-        if is_sharded(p):
-            return draw_like(p, sample, SIZE)
-        return counted(p, settings["base"], noise, size, bucket.start) if is_counted(p, settings, noise) else sample(size)
+        return draw_like(p, partial(sample, p), SIZE) if is_sharded(p) else sample(p, size, bucket.start)
 
     epsilon = [share(p, size) for p, size in zip(bucket.parameters, bucket.sizes, strict=True)]
     return fetched.layout.sample(
@@ -114,7 +115,6 @@ def is_counted(p: Tensor, settings: Settings, noise: Noise) -> bool:
         and p.dtype == torch.float32
         and (noise.source == "philox" or p.device.type == "cpu")
         and philox.supports(settings["base"])
-        and not is_sharded(p)
     )
 
 

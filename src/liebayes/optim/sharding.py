@@ -45,10 +45,10 @@ def shard_like(whole: Tensor, p: Any) -> Tensor:
     return DTensor.from_local(whole, p.device_mesh, everywhere, run_check=False).redistribute(placements=p.placements)
 
 
-def draw_like(p: Tensor, sample: Callable[[tuple[int, ...]], Tensor], piece: int) -> Tensor:
+def draw_like(p: Tensor, sample: Callable[[tuple[int, ...], int], Tensor], piece: int) -> Tensor:
     """The flat noise of this rank's elements, from that of the whole parameter, which is drawn in pieces of a given size."""
     count = p.numel()
-    whole = torch.cat([sample((min(piece, count - start),)) for start in range(0, count, piece)])
+    whole = torch.cat([sample((min(piece, count - start),), start) for start in range(0, count, piece)])
     return local(shard_like(whole.view(p.shape), p)).reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""Alg. 1–3 as kernels: one launch for any number of float32 tensors; every formula is `engine`'s.
+"""Alg. 1–3 as kernels: one launch for any number of float32 tensors; every formula is `reference`'s.
 
 `table` says where everything is: a row of int64 for each of ROWS, a column for each tensor. Each program works on BLOCK
 consecutive elements of the tensor that `owners` names for it. The multiplicative group's log_scale is its remainder.
@@ -174,8 +174,8 @@ def step_kernel(
     folds: tl.tensor,
     precision: tl.tensor,
     temperature: tl.tensor,
-    beta_log_scale: tl.tensor,
-    beta_shift: tl.tensor,
+    rest_log_scale: tl.tensor,
+    rest_shift: tl.tensor,
     lr_log_scale: tl.tensor,
     lr_shift: tl.tensor,
     sharp_log_scale: tl.tensor,
@@ -222,9 +222,9 @@ def step_kernel(
 
     X, y = U, V
     if SCALE:
-        X = _average(_pointer(table, MOMENTUM_LOG_SCALE, tensors, owner) + i, inside, U, beta_log_scale)
+        X = _average(_pointer(table, MOMENTUM_LOG_SCALE, tensors, owner) + i, inside, U, rest_log_scale)
     if SHIFT:
-        y = _average(_pointer(table, MOMENTUM_SHIFT, tensors, owner) + i, inside, V, beta_shift)
+        y = _average(_pointer(table, MOMENTUM_SHIFT, tensors, owner) + i, inside, V, rest_shift)
     if METRIC == "Adaptive":
         if SCALE:
             X = _adapt(_pointer(table, SECOND_MOMENT_LOG_SCALE, tensors, owner) + i, inside, X, U, forget, weight, epsilon)
@@ -266,8 +266,8 @@ def step_kernel(
 
 
 @triton.jit
-def _average(at: tl.tensor, inside: tl.tensor, covector: tl.tensor, beta: tl.tensor) -> tl.tensor:
-    M = lerp(covector, tl.load(at, inside, 0.0), beta)
+def _average(at: tl.tensor, inside: tl.tensor, covector: tl.tensor, rest: tl.tensor) -> tl.tensor:
+    M = lerp(tl.load(at, inside, 0.0), covector, rest)  # rest is 1 − β
     tl.store(at, M, inside)
     return M
 

@@ -1,4 +1,4 @@
-"""The kernels on lists of tensors, with the states and settings of `engine`: what it does by torch, in one launch.
+"""The kernels on lists of tensors, with the states and settings of `reference`: what it does by torch, in one launch.
 
 Everything is written in place, in the memory order of the parameters. Nothing waits for the GPU.
 """
@@ -120,7 +120,7 @@ def step(
 ) -> Tensor:
     """g ← g·exp(−αM♯), from the gradients in `.grad` at the samples, or from the sums of `folds` covectors.
 
-    Returns how many coordinates were bounded. As in `engine.advance`, the states' `steps` are the caller's to count; they
+    Returns how many coordinates were bounded. As in `reference.advance`, the states' `steps` are the caller's to count; they
     must be the same for all.
     """
     from .kernels import step_kernel
@@ -149,8 +149,8 @@ def step(
         folds=float(folds),
         lr_shift=float(settings["lr"]),
         lr_log_scale=float(settings["lr"] * settings["scale_lr_ratio"] if several else settings["lr"]),
-        beta_shift=float(settings["momentum"]),
-        beta_log_scale=float(settings["scale_momentum"] if several else settings["momentum"]),
+        rest_shift=1 - float(settings["momentum"]),
+        rest_log_scale=1 - float(settings["scale_momentum"] if several else settings["momentum"]),
         max_step=0.0 if max_step is None else float(max_step),
         METRIC=type(metric).__name__,
         SUMMED=sums is not None,
