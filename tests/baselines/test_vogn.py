@@ -173,6 +173,20 @@ def test_the_step_is_that_of_the_paper(mc_samples: int) -> None:
             np.testing.assert_allclose(std[name].numpy(), oracle.precision**-0.5, rtol=1e-9)
 
 
+def test_several_samples_do_not_go_to_threads() -> None:
+    """There the parameters are others: the squares would be lost."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        model = mlp((1, 16, 16))  # large enough for threads
+        optimizer = VOGN(model.parameters(), data_size=50, mc_samples=2)
+        for _ in range(2):
+            optimizer.step(lambda: cross_entropy(model(torch.ones(4, 1, 16, 16)), torch.arange(4)).backward())
+    finally:
+        torch.set_num_threads(before)
+    assert optimizer.steps == 2
+
+
 def test_a_parameter_without_gradient_stays_and_a_frozen_one_too() -> None:
     used, unused = nn.Linear(4, 3).double(), nn.Linear(4, 3).double()
     used.bias.requires_grad_(False)

@@ -27,6 +27,7 @@ from ..bases import Normal
 from ..groups import DiagonalAffine, ScaleShift
 from ..optim import LieGroupBLR, reference
 from ..optim.buckets import Bucket
+from ..optim.noise import Source
 
 LARGEST = 1e18
 """A bound on the relative growth of a in one step, whose square float32 can hold."""
@@ -48,9 +49,11 @@ class GaussianBaseline(LieGroupBLR, ABC):
         initial_curvature: float,
         mc_samples: int,
         seed: int,
+        noise: Source | None,
         maximize: bool,
         nonfinite: Literal["raise", "skip"],
         foreach: bool,
+        parallel: bool | None,
         process_group: Any,
     ) -> None:
         self._own_defaults = {"damping": damping, "initial_curvature": initial_curvature}
@@ -65,9 +68,11 @@ class GaussianBaseline(LieGroupBLR, ABC):
             mc_samples=mc_samples,
             prior=prior,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from ..groups import ScaleShift
 from ..optim import reference
 from ..optim.buckets import Bucket
+from ..optim.noise import Source
 from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
 
 
@@ -44,9 +45,11 @@ class IVON(GaussianBaseline):
         initial_curvature: h before the first step; the variance starts at 1/(N(h + δ/N + d)).
         mc_samples: Monte Carlo samples per step.
         seed: fixes all noise.
+        noise: where it comes from, see `LieGroupBLR`.
         maximize: ascend the objective instead.
         nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step.
         foreach: work on many parameters at once.
+        parallel: evaluate the samples of `step(closure)` in threads, see `LieGroupBLR`.
         process_group: the processes to average over; all of them by default where torch.distributed runs.
 
     >>> import torch
@@ -72,9 +75,11 @@ class IVON(GaussianBaseline):
         initial_curvature: float = 0.1,
         mc_samples: int = 1,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
+        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         super().__init__(
@@ -88,9 +93,11 @@ class IVON(GaussianBaseline):
             initial_curvature=initial_curvature,
             mc_samples=mc_samples,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=parallel,
             process_group=process_group,
         )
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from ..groups import ScaleShift
 from ..optim import reference
 from ..optim.buckets import Bucket
+from ..optim.noise import Source
 from ..optim.settings import named
 from ..optim.sharding import is_sharded
 from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
@@ -61,6 +62,7 @@ class VOGN(GaussianBaseline):
         initial_curvature: float = 0.01,
         mc_samples: int = 1,
         seed: int = 0,
+        noise: Source | None = None,
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
@@ -77,9 +79,11 @@ class VOGN(GaussianBaseline):
             initial_curvature=initial_curvature,
             mc_samples=mc_samples,
             seed=seed,
+            noise=noise,
             maximize=maximize,
             nonfinite=nonfinite,
             foreach=foreach,
+            parallel=False,  # threads see copies of the parameters, whose uses are not known here
             process_group=process_group,
         )
 
