@@ -55,7 +55,7 @@ class Classes:
     """Averages logits over draws, which come one by one. A single logit stands for two classes."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self.total: Tensor | float = 0.0
         self.expected_entropy: Tensor | float = 0.0
 
@@ -87,7 +87,7 @@ class Values:
     """Averages means, or pairs of means and noise variances, over draws (Welford's recursion keeps the variance exact)."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self.mean: Tensor | float = 0.0
         self.spread: Tensor | float = 0.0
         self.noise: Tensor | float = 0.0

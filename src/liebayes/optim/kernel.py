@@ -76,10 +76,10 @@ class Records:
     def __init__(
         self, parameters: Sequence[Tensor], state: Mapping[Tensor, Any], settings: Settings, samples: Tensors, numbers: Numbers
     ) -> None:
-        self.parameters = list(parameters)
-        self.states = [state[p] for p in parameters]
-        self.blocks = _BLOCKS[type(settings["group"])]
-        self.table = array("Q", bytes(8 * len(parameters) * len(native.TENSOR_FIELDS)))
+        self.parameters: list[Tensor] = list(parameters)
+        self.states: list[Any] = [state[p] for p in parameters]
+        self.blocks: list[tuple[str, str]] = _BLOCKS[type(settings["group"])]
+        self.table: array[int] = array("Q", bytes(8 * len(parameters) * len(native.TENSOR_FIELDS)))
         self._points = [p.data_ptr() for p in parameters]
         self._kept: list[tuple[str, list[Tensor]]] = []
         self.put("point", self._points)

@@ -65,7 +65,7 @@ class Probe:
     """Watches two calls of a closure: the first as it is, the second with leaves in place of the parameters."""
 
     def __init__(self, closure: Callable[..., Any]) -> None:
-        self.code = code_of(closure)
+        self.code: object = code_of(closure)
         self.reason: str | None = None
         self._objects = list(_captured(closure))
         self._modules: dict[int, nn.Module] = {}

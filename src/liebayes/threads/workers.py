@@ -99,7 +99,7 @@ class Workers:
     """Threads that live as long as the process and sleep between runs."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        self.owner: int = os.getpid()
         self._queues: list[queue.SimpleQueue[_Run | None]] = []
         self._busy = threading.Lock()
 
