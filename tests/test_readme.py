@@ -53,11 +53,10 @@ def test_a_base_of_your_own() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_named_files_exist(page: str) -> None:
     text = (ROOT / page).read_text()
-    named = re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w/.-]+)`", text) + re.findall(
-        r"\]\((?!http)([\w/.-]+)\)", text
-    )
-    missing = [name for name in named if not (ROOT / name).exists()]
-    assert not missing
+    named = re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w/.-]+)`", text)  # from the root
+    linked = re.findall(r"\]\((?!http)([\w/.-]+)\)", text)  # from the page
+    assert not [name for name in named if not (ROOT / name).exists()]
+    assert not [name for name in linked if not ((ROOT / page).parent / name).exists()]
 
 
 def test_tables_are_those_of_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
