@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         elif text:
             print(" ".join(text.split()), file=sys.stderr)
+        elif status != 130:
+            # torchrun ends all ranks as soon as one has failed: a silent one lets the one that speaks go first.
+            time.sleep(10)
         return status
 
 
