@@ -534,6 +534,7 @@ def test_a_forked_process_has_workers_of_its_own():
     pid = os.fork()
     if pid == 0:
         try:
+            signal.alarm(60)  # a child that waits for ever would be the parent's trouble
             torch.set_num_threads(1)  # OpenMP's own threads do not survive a fork, and torch would wait for them
             weights, _, _, optimizer = run(True)
             same = all(torch.equal(a, b) for a, b in zip(weights, expected, strict=True))
