@@ -62,7 +62,7 @@ static void put_places(const job *j, uint32_t number, int64_t start, int64_t cou
         source words_of = open_source(j, number, chunk);
         int64_t stop = chunk + CHUNK < start + count ? chunk + CHUNK : start + count;
         for (int64_t i = chunk; i < stop; i += GROUP) {
-            u8 rows[ROWS];
+            word8 rows[ROWS];
             uint32_t words[GROUP];
             next_group(j, &words_of, rows);
             memcpy(words, rows, sizeof words);

@@ -9,21 +9,21 @@
 #define AHEAD 512 /* numbers between what is worked on and what is fetched */
 
 /* A block's covector becomes the momentum's new value: M ← (1 − β)·covector + βM. */
-INLINE f8 accumulated(float *memory, f8 covector, float beta, float rest, int lanes) {
-    f8 M = beta * load(memory, lanes) + rest * covector;
+INLINE floats accumulated(float *memory, floats covector, float beta, float rest, int lanes) {
+    floats M = beta * load(memory, lanes) + rest * covector;
     store(memory, M, lanes);
     return M;
 }
 
 /* The root of the adaptive metric: v ← βv + (1 − β)·covector², divided by the weight it has gathered. */
-INLINE f8 adapted_root(const job *j, const tensor *t, float *memory, f8 covector, int lanes) {
-    f8 v = j->beta_second * load(memory, lanes) + j->rest_second * (covector * covector);
+INLINE floats adapted_root(const job *j, const tensor *t, float *memory, floats covector, int lanes) {
+    floats v = j->beta_second * load(memory, lanes) + j->rest_second * (covector * covector);
     store(memory, v, lanes);
     return root(v * (float)(1 / t->gathered)) + j->epsilon;
 }
 
-INLINE f8 bounded(const job *j, f8 step, i8 *count) {
-    f8 within = clamp(step, -j->max_step, j->max_step);
+INLINE floats bounded(const job *j, floats step, ints *count) {
+    floats within = clamp(step, -j->max_step, j->max_step);
     *count -= within != step;
     return within;
 }
@@ -42,19 +42,19 @@ INLINE void fetch_ahead(const tensor *t, int64_t i, int has_scale, int has_shift
 
 /* Blocks that only the affine group has are left out by the compiler: `group`, `adaptive` and `what` are constants here. */
 INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group, int adaptive, int what, int from_sums,
-                 const float *noise, i8 *count) {
+                 const float *noise, ints *count) {
     const int has_scale = group != ADDITIVE, has_shift = group != MULTIPLICATIVE;
-    f8 point = load(t->point + i, lanes), log_scale = {0}, scale = {0};
+    floats point = load(t->point + i, lanes), log_scale = {0}, scale = {0};
     if (has_scale) {
         log_scale = load(t->log_scale + i, lanes);
         scale = scale_of(log_scale);
     }
     if ((what & STEP) && lanes == WIDTH) fetch_ahead(t, i + AHEAD, has_scale, has_shift, from_sums);
     if (what & (FOLD | STEP)) {
-        f8 U = {0}, V = {0}; /* the covector's blocks: of the scale, of the shift */
+        floats U = {0}, V = {0}; /* the covector's blocks: of the scale, of the shift */
         if ((what & FOLD) || !from_sums) {
-            f8 theta = load(t->sample + i, lanes);
-            f8 gradient = load(t->gradient + i, lanes);
+            floats theta = load(t->sample + i, lanes);
+            floats gradient = load(t->gradient + i, lanes);
             gradient = (j->ascend ? -gradient : gradient) + j->prior * theta;
             if (has_scale) U = (has_shift ? theta - point : theta) * gradient - j->temperature;
             if (has_shift) V = group == AFFINE ? scale * gradient : gradient;
@@ -68,7 +68,7 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
             if (has_shift) store(t->sum_shift + i, first ? V : load(t->sum_shift + i, lanes) + V, lanes);
             return;
         }
-        f8 root_scale = {0}, root_shift = {0}, X = {0}, y = {0};
+        floats root_scale = {0}, root_shift = {0}, X = {0}, y = {0};
         if (adaptive) {
             if (has_scale) root_scale = adapted_root(j, t, t->second_scale + i, U, lanes);
             if (has_shift) root_shift = adapted_root(j, t, t->second_shift + i, V, lanes);
@@ -88,7 +88,7 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
             log_scale = log_scale + X;
         } else {
             /* The point is rounded; what rounding has lost stays in the logarithm. */
-            f8 moved = clamp(scale_of(log_scale + X) * point, 1.17549435e-38f, 3.40282347e38f);
+            floats moved = clamp(scale_of(log_scale + X) * point, 1.17549435e-38f, 3.40282347e38f);
             log_scale = (log_scale + X) - log1p_of((moved - point) / point);
             point = moved;
         }
@@ -99,8 +99,8 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
         }
     }
     if (what & SAMPLE) {
-        f8 epsilon = load(noise + i % PIECE, WIDTH);
-        f8 theta = group == ADDITIVE ? point + epsilon
+        floats epsilon = load(noise + i % PIECE, WIDTH);
+        floats theta = group == ADDITIVE ? point + epsilon
                  : group == AFFINE   ? point + scale * epsilon
                                      : scale * (epsilon * (point * j->over_mean));
         store(t->sample + i, theta, lanes);
@@ -111,7 +111,7 @@ INLINE int64_t sweep(const job *asked, const tensor *which, int64_t start, int64
                      int from_sums, const float *noise) {
     const job j = *asked; /* copies that no store can touch: the compiler keeps them in registers */
     const tensor t = *which;
-    i8 count = {0}, last = {0}; /* lanes beyond the end work on zeros, and must not count */
+    ints count = {0}, last = {0}; /* lanes beyond the end work on zeros, and must not count */
     int64_t i = start, total = 0;
     for (; i + WIDTH <= stop; i += WIDTH) work(&j, &t, i, WIDTH, group, adaptive, what, from_sums, noise, &count);
     if (i < stop) work(&j, &t, i, (int)(stop - i), group, adaptive, what, from_sums, noise, &last);
@@ -142,12 +142,12 @@ static int64_t work_on(const job *j, const tensor *t, int64_t start, int64_t sto
 int64_t CHUNK_FUNCTION(const job *j, const tensor *t, int64_t start, int64_t stop) {
     if (!(j->what & (SAMPLE | NOISE))) return work_on(j, t, start, stop, 0);
     /* Noise in small pieces, so that computing it and waiting for memory alternate often enough to overlap. */
-    float noise[PIECE] __attribute__((aligned(32)));
-    sources words = open_sources(j, (uint32_t)t->number, t->offset + start);
+    float noise[PIECE] __attribute__((aligned(64)));
+    sources from = open_sources(j, (uint32_t)t->number, t->offset + start);
     int64_t bounded = 0;
     for (; start < stop; start += PIECE) {
         int64_t end = start + PIECE < stop ? start + PIECE : stop;
-        draw(j, &words, end - start, noise);
+        draw(j, &from, end - start, noise);
         if (j->what & NOISE)
             memcpy(t->sample + start, noise, (size_t)(end - start) * sizeof *noise);
         else
@@ -158,13 +158,13 @@ int64_t CHUNK_FUNCTION(const job *j, const tensor *t, int64_t start, int64_t sto
 
 /* A number times 0 is 0, unless it is infinite or NaN. */
 int FINITE_FUNCTION(const float *x, int64_t count) {
-    f8 sum[4] = {{0}};
+    floats sum[4] = {{0}};
     int64_t i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
         for (int k = 0; k < 4; k++) sum[k] += load(x + i + k * WIDTH, WIDTH) * 0.0f;
     for (; i + WIDTH <= count; i += WIDTH) sum[0] += load(x + i, WIDTH) * 0.0f;
     if (i < count) sum[1] += load(x + i, (int)(count - i)) * 0.0f;
-    f8 total = sum[0] + sum[1] + sum[2] + sum[3];
+    floats total = sum[0] + sum[1] + sum[2] + sum[3];
     for (int lane = 0; lane < WIDTH; lane++)
         if (total[lane] != 0.0f) return 0;
     return 1;

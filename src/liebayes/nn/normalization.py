@@ -48,12 +48,12 @@ class FilterResponseNorm(nn.Module):
         return self.thresholded(y) if self.threshold else y
 
     def thresholded(self, y: Tensor) -> Tensor:
-        """max(y, τ), as (y + τ + |y − τ|)/2: the same gradients, halves at ties included, without the masks of `torch.maximum`.
+        """max(y, τ), as y + (|y − τ| − (y − τ))/2: the same gradients, halves at ties included.
 
-        Those took nearly half of the time of a compiled ResNet-20.
+        torch.maximum saves masks for them, which took nearly half of the time of a compiled ResNet-20.
         """
-        tau = self._per_channel(self.tau, y)
-        return 0.5 * (y + tau + (y - tau).abs())
+        above = y - self._per_channel(self.tau, y)
+        return y + 0.5 * (above.abs() - above)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, eps={self.eps:g}" + ("" if self.threshold else ", threshold=False")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..rule import Form
 from . import gpu, kernel, philox, reduction, reference
+from .gradients import all_finite as finite
 from .noise import Noise
 from .reference import ParameterState, Settings
 
@@ -113,7 +114,7 @@ def advance(
 
     Covectors are averaged over processes, unless they are `local`. Returns how many coordinates were bounded.
     """
-    paths = _paths(parameters, settings, formulas.of_the_rule, memo)
+    paths = _paths(parameters, settings, formulas.of_the_rule, memo, gradients)
     alone = local or reduction.world_size(process_group) == 1
     fast = [*paths.native, *paths.gpu]
     if fast and not alone:
@@ -123,10 +124,9 @@ def advance(
     summed = bool(folds) or not alone
     bounded: int | Tensor = 0
     if paths.native:
-        metric = form(settings["group"].at(torch.ones(1)))
         shares = (sums, 1 / max(folds, 1)) if summed else (None, 1.0)
         records = _records(paths, state, settings, samples, None, memo)
-        bounded += kernel.advance(records, settings, metric, gradients, *shares)
+        bounded += kernel.advance(records, settings, form(records.element), gradients, *shares)
         for each in records.states:
             each["steps"] += 1
     for chosen in _launches(paths.gpu, state):
@@ -149,6 +149,14 @@ def advance(
     return bounded
 
 
+def all_finite(parameters: Sequence[Tensor], settings: Settings, gradients: Tensors, memo: Memo) -> bool:
+    """Whether no gradient has an infinite or NaN value."""
+    known = memo.get(id(settings))
+    if known is not None and known.serve(parameters, settings):
+        return kernel.has_finite(known, gradients)
+    return finite([gradients[p] for p in parameters])
+
+
 class _Paths(NamedTuple):
     native: Sequence[Tensor]
     gpu: Sequence[Tensor]
@@ -157,12 +165,14 @@ class _Paths(NamedTuple):
     """The table of the native kernel, where it is known."""
 
 
-def _paths(parameters: Sequence[Tensor], settings: Settings, fast: bool, memo: Memo | None = None) -> _Paths:
+def _paths(
+    parameters: Sequence[Tensor], settings: Settings, fast: bool, memo: Memo | None = None, gradients: Tensors | None = None
+) -> _Paths:
     """Who does the work on each parameter."""
     if not fast:
         return _Paths([], [], parameters)
     known = None if memo is None else memo.get(id(settings))
-    if known is not None and kernel.takes(settings) and known.serve(parameters):
+    if known is not None and kernel.takes(settings) and known.serve(parameters, settings, gradients):
         return _Paths(parameters, [], [], known)
     native = [p for p in parameters if kernel.reads(p)] if kernel.takes(settings) else []
     if len(native) == len(parameters):
@@ -192,9 +202,7 @@ def _launches(parameters: Sequence[Tensor], state: State) -> Iterator[list[Tenso
     yield from kinds.values()
 
 
-def _covector(
-    formulas: Formulas, fetched: Any, bucket: Any, settings: Settings, samples: Tensors, gradients: Tensors
-) -> Any:
+def _covector(formulas: Formulas, fetched: Any, bucket: Any, settings: Settings, samples: Tensors, gradients: Tensors) -> Any:
     chosen = bucket.parameters
     return formulas.covector(
         fetched.element, bucket, [samples[p] for p in chosen], [gradients.get(p) for p in chosen], settings

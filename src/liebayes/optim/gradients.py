@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -73,27 +73,34 @@ def nonzero(p: Tensor) -> bool:
 
 def gradient_sizes(parameters: list[Tensor]) -> list[float]:
     """A number for each gradient that changes when it is scaled, which GradScaler does without raising its version."""
-    sizes = [torch.zeros(()) if p.grad is None else local(p.grad).detach().abs().sum(dtype=torch.float32) for p in parameters]
+    sizes = [
+        torch.zeros(()) if p.grad is None else torch.linalg.vector_norm(local(p.grad.detach()).float()) for p in parameters
+    ]
     return torch.stack([size.to(sizes[0].device) for size in sizes]).tolist() if sizes else []
 
 
 class GradientMarks:
     """Remembers the gradients of parameters, to tell later whether they have changed."""
 
-    def __init__(self, parameters: list[Tensor]) -> None:
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         # By identity, which is what a tensor's hash is, without a call of Python for each. No gradient needs no mark.
-        found = [(id(p), p.grad) for p in parameters]
-        self._marks = {key: (weakref.ref(grad), grad._version) for key, grad in found if grad is not None}
+        ref = weakref.ref
+        self._marks = {id(p): (ref(gradient), gradient._version) for p in parameters if (gradient := p.grad) is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
 
     def same_tensor(self, p: Tensor) -> bool:
         """Whether p has the gradient tensor it had, whatever that holds now."""
         mark = self._marks.get(id(p))
         return mark is not None and mark[0]() is p.grad
 
-    def changed(self, p: Tensor) -> bool:
-        """Whether p has another gradient than it had, or the same tensor with other values."""
-        gradient = p.grad
-        if gradient is None:
-            return False
-        mark = self._marks.get(id(p))
-        return mark is None or mark[0]() is not gradient or gradient._version != mark[1]
+    def changed(self, parameters: list[Tensor]) -> list[Tensor]:
+        """Those that have another gradient than they had, or the same tensor with other values."""
+        marks = self._marks
+        return [
+            p
+            for p in parameters
+            if (gradient := p.grad) is not None
+            and ((mark := marks.get(id(p))) is None or mark[0]() is not gradient or mark[1] != gradient._version)
+        ]

@@ -59,11 +59,7 @@ def takes(settings: Settings) -> bool:
 def reads(t: Tensor) -> bool:
     """Whether a tensor's numbers are float32 in the CPU's plain memory."""
     return (
-        t.dtype is torch.float32
-        and t.is_cpu
-        and (t.is_contiguous() or is_dense(t))
-        and type(t) in _PLAIN
-        and t.numel() != 0
+        t.dtype is torch.float32 and t.is_cpu and (t.is_contiguous() or is_dense(t)) and type(t) in _PLAIN and t.numel() != 0
     )
 
 
@@ -78,10 +74,15 @@ class Records:
     ) -> None:
         self.parameters: list[Tensor] = list(parameters)
         self.states: list[Any] = [state[p] for p in parameters]
-        self.blocks: list[tuple[str, str]] = _BLOCKS[type(settings["group"])]
+        self.group: Any = settings["group"]
+        self.element: Any = self.group.at(torch.ones(1))  # of the group's kind, to ask metrics for their form
+        self.blocks: list[tuple[str, str]] = _BLOCKS[type(self.group)]
         self.table: array[int] = array("Q", bytes(8 * len(parameters) * len(native.TENSOR_FIELDS)))
         self._points = [p.data_ptr() for p in parameters]
-        self._kept: list[tuple[str, list[Tensor]]] = []
+        self._contiguous = all(p.is_contiguous() for p in parameters)
+        self._kept: list[tuple[Any, list[Tensor]]] = []
+        self._gradients: Tensors | None = None
+        self._copies: list[Tensor] = []
         self.put("point", self._points)
         self.put("sample", [samples[p].data_ptr() for p in parameters])
         self.put("count", [p.numel() for p in parameters])
@@ -91,7 +92,7 @@ class Records:
             places |= {f"momentum_{block}": f"momentum_{field}", f"second_moment_{block}": f"second_{field}"}
         for name in [name for name in places if name in self.states[0]]:
             tensors = [s[name] for s in self.states]
-            self._kept.append((name, tensors))
+            self._kept.append((operator.itemgetter(name), tensors))
             self.put(places[name], [t.data_ptr() for t in tensors])
 
     def put(self, field: str, values: Any) -> None:
@@ -103,30 +104,36 @@ class Records:
         for i, (field, _) in enumerate(self.blocks):
             self.put(f"sum_{field}", [sums[p][i].data_ptr() for p in self.parameters])
 
-    def put_gradients(self, gradients: Tensors) -> list[Tensor]:
-        """Where gradients are. Copies, of those that are not there or in another layout, are to be kept for the job."""
-        places, copies = [], []
-        for p in self.parameters:
-            gradient = gradients.get(p)
-            if gradient is None:
-                gradient = torch.zeros_like(p)
-                copies.append(gradient)
-            elif gradient.dtype is not torch.float32 or (
-                not (gradient.is_contiguous() and p.is_contiguous()) and gradient.stride() != p.stride()
-            ):
-                gradient = torch.empty_like(p).copy_(gradient)
-                copies.append(gradient)
-            places.append(gradient.data_ptr())
-        self.put("gradient", places)
-        return copies
+    def put_gradients(self, gradients: Tensors) -> None:
+        """Where gradients are, unless it has them already. Copies, where there are none or in another layout, are kept."""
+        if gradients is self._gradients:
+            return
+        self._gradients, self._copies = gradients, []
+        found = list(map(gradients.get, self.parameters))
+        if not (self._contiguous and all(g is not None and g.dtype is torch.float32 and g.is_contiguous() for g in found)):
+            found = list(map(self._in_layout, self.parameters, found))
+        self.put("gradient", [g.data_ptr() for g in found if g is not None])
 
-    def serve(self, parameters: Sequence[Tensor]) -> bool:
+    def _in_layout(self, p: Tensor, gradient: Tensor | None) -> Tensor:
+        if gradient is not None and gradient.dtype is torch.float32 and gradient.stride() == p.stride():
+            return gradient
+        self._copies.append(torch.zeros_like(p) if gradient is None else torch.empty_like(p).copy_(gradient))
+        return self._copies[-1]
+
+    def drop_gradients(self) -> None:
+        """Keeps none alive."""
+        self._gradients, self._copies = None, []
+
+    def serve(self, parameters: Sequence[Tensor], settings: Settings, gradients: Tensors | None = None) -> bool:
         """Whether the table is still that of these parameters and their states. Of samples its owner has to know."""
+        if gradients is not None and gradients is self._gradients:  # it has just been asked
+            return True
         return (
-            len(parameters) == len(self.parameters)
+            settings["group"] is self.group
+            and len(parameters) == len(self.parameters)
             and all(map(operator.is_, parameters, self.parameters))
             and [p.data_ptr() for p in parameters] == self._points
-            and all(s[name] is t for name, tensors in self._kept for s, t in zip(self.states, tensors, strict=True))
+            and all(all(map(operator.is_, map(get, self.states), tensors)) for get, tensors in self._kept)
         )
 
 
@@ -143,10 +150,10 @@ def fold(
     """Adds the covector at the samples to the sums, or begins them."""
     job = _job(settings, native.FOLD | (native.FIRST if first else 0))
     _tell_loss(job, settings)
-    copies = records.put_gradients(gradients)
+    records.put_gradients(gradients)
     records.put_sums(sums)
     _run(job, records.table)
-    del copies
+    records.drop_gradients()
 
 
 def advance(
@@ -160,10 +167,9 @@ def advance(
     """g ← g·exp(−αM♯), with the covector at the samples, or a share of the sums; returns how many were bounded."""
     job = _job(settings, native.STEP)
     _tell_step(job, settings, form)
-    copies: list[Tensor] = []
     if sums is None:
         _tell_loss(job, settings)
-        copies = records.put_gradients(gradients)
+        records.put_gradients(gradients)
     else:
         job.from_sums, job.share = 1, share
         records.put_sums(sums)
@@ -172,14 +178,27 @@ def advance(
         gathered = {n: 1 - beta ** (n + 1) for n in set(steps)}
         records.put("gathered", array("d", [gathered[n] for n in steps]).tobytes())
     _run(job, records.table)
-    del copies
+    records.drop_gradients()
     return job.bounded
 
 
 def all_finite(gradients: Sequence[Tensor]) -> bool:
     """Whether no number is infinite or NaN, in dense float32 tensors of the CPU."""
+    return _finite(_table({"gradient": [g.data_ptr() for g in gradients], "count": [g.numel() for g in gradients]}))
+
+
+def has_finite(records: Records, gradients: Tensors) -> bool:
+    """Whether no number of the parameters' gradients is infinite or NaN."""
+    records.put_gradients(gradients)
+    finite = _finite(records.table)
+    if not finite:
+        records.drop_gradients()
+    return finite
+
+
+def _finite(table: array[int]) -> bool:
     job = native.Job(what=native.FINITE, threads=native.threads())
-    _run(job, _table({"gradient": [g.data_ptr() for g in gradients], "count": [g.numel() for g in gradients]}))
+    _run(job, table)
     return bool(job.finite)
 
 

@@ -149,6 +149,7 @@ class LieGroupBLR(Optimizer):
         self._sums: engine.Sums = {}
         self._memo: engine.Memo = {}
         self._numbers: dict[Tensor, int] = {}
+        self._sharded = False
         self._forms: dict[Any, Form[Any]] = {}
         self._sampled: list[Tensor] = []
         self._ranks_checked = False
@@ -203,10 +204,10 @@ class LieGroupBLR(Optimizer):
     def _sample_in_module(self, late_backward: bool, again: bool = False) -> Iterator[None]:
         self._refuse_inside("Another sample cannot be drawn")
         parameters = self._sampled if again else self._new_sample()
-        sharded = sharding.all_sharded(parameters)
-        with self._buffers.in_module(parameters, late_backward and not sharded):
+        late_backward = late_backward and not self._sharded
+        with self._buffers.in_module(parameters, late_backward=late_backward, again=again, sharded=self._sharded):
             yield
-        if sharded and not any(self._marks.changed(p) for p in parameters):
+        if self._sharded and not self._marks.changed(parameters):
             raise RuntimeError(
                 "A block of sampled() ended without a gradient. With fully_shard call backward inside it: afterwards FSDP "
                 "would gather the point between steps, not the sample."
@@ -220,9 +221,10 @@ class LieGroupBLR(Optimizer):
         if self._folds:
             for p in parameters:
                 p.grad = None  # folded in already; the next block must not count it again
-        self._stray = gradients.GradientMarks([p for p in parameters if self._marks.changed(p) and gradients.nonzero(p)])
+        changed = self._marks.changed(parameters)
+        self._stray = gradients.GradientMarks([p for p in changed if gradients.nonzero(p)])
         self._buffers.release()
-        fresh = [p for p in parameters if self._buffers.require(p)]
+        fresh = self._buffers.require(parameters)
         if fresh:
             self._memo.clear()
             for p in fresh:
@@ -230,7 +232,8 @@ class LieGroupBLR(Optimizer):
                 reference.follow_layout(p, self.state[p])
             self._start_states()
         self._draw_into(self._buffers.values, self._folds, self._memo)
-        self._marks = gradients.GradientMarks(parameters)
+        if changed or self._folds:
+            self._marks = gradients.GradientMarks(parameters)
         return parameters
 
     def _refuse_inside(self, what: str) -> None:
@@ -257,7 +260,8 @@ class LieGroupBLR(Optimizer):
         every = [p for settings in self.param_groups for p in settings["params"]]
         if len(self._numbers) != len(every):
             self._numbers = {p: k for k, p in enumerate(every)}
-        first = 0 if sharding.all_sharded(every) else reduction.rank(self.process_group) * self.mc_samples
+            self._sharded = sharding.all_sharded(every)
+        first = 0 if self._sharded else reduction.rank(self.process_group) * self.mc_samples
         noise = Noise(self.noise, self.seed, self.clock, first + number, self._numbers)
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p.requires_grad]
@@ -302,7 +306,7 @@ class LieGroupBLR(Optimizer):
         """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
         if not self._buffers.pending:
             return
-        fresh = [p for p in self._sampled if self._marks.changed(p)]
+        fresh = self._marks.changed(self._sampled)
         gradients.require_dense(self.param_groups)
         if fresh and gradients.all_finite(gradients.present(fresh)):
             self._fold()
@@ -319,7 +323,7 @@ class LieGroupBLR(Optimizer):
             self._settle(keep_unanswered=True)
         super().zero_grad(set_to_none)
         self._stray = gradients.GradientMarks([])
-        self._marks = gradients.GradientMarks(self._trained())
+        self._marks = gradients.GradientMarks([] if set_to_none else self._trained())
 
     # Steps.
 
@@ -394,7 +398,7 @@ class LieGroupBLR(Optimizer):
 
     def _refuse_stray_gradients(self, parameters: list[Tensor]) -> None:
         # Gradients that were there and that no backward has touched since are the user's own, and count as they are.
-        if any(p.grad is not None and self._stray.same_tensor(p) and self._marks.changed(p) for p in parameters):
+        if self._stray and any(self._stray.same_tensor(p) for p in self._marks.changed(parameters)):
             self._forget()
             raise RuntimeError(
                 "Gradients were taken at the point the module holds, and those of a sample were added to them. Run every "
@@ -403,12 +407,14 @@ class LieGroupBLR(Optimizer):
             )
 
     def _refuse_late_changes(self) -> None:
-        changed = [p for p in self._sampled if self._marks.changed(p) and p.grad is not None and bool(p.grad.any())]
+        touched = self._marks.changed(self._sampled)
+        changed = [p for p in touched if gradients.nonzero(p)]
         if not self._poisoned:
+            ids = {id(p) for p in touched}
             pairs = zip(self._sampled, self._sizes, gradients.gradient_sizes(self._sampled), strict=True)
             # A sum has other roundings with another number of threads; a scaler changes it by far more.
             same = [now == 0 or math.isclose(now, then, rel_tol=1e-3) for _, then, now in pairs]
-            changed += [p for p, kept in zip(self._sampled, same, strict=True) if not kept and not self._marks.changed(p)]
+            changed += [p for p, kept in zip(self._sampled, same, strict=True) if not kept and id(p) not in ids]
         if changed:
             self._forget()
             raise RuntimeError(
@@ -420,17 +426,19 @@ class LieGroupBLR(Optimizer):
     def _apply(self) -> None:
         """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
         parameters = self._sampled
-        sharded = sharding.all_sharded(parameters)
-        gradients.require_dense(self.param_groups)
+        found = {p: gradient for p in parameters if (gradient := p.grad) is not None}
+        gradients.require_dense(self.param_groups, found)
         if not self._folds:
             self._refuse_stray_gradients(parameters)
-        has_gradient = [p in self._folded if self._folds else p.grad is not None for p in parameters]
-        finite = not self._poisoned and (bool(self._folds) or gradients.all_finite(gradients.present(parameters)))
-        flags = torch.tensor(
-            [not finite, *has_gradient], dtype=torch.int32, device=parameters[0].device if parameters else None
+        active: list[Tensor] = [p for p in parameters if p in self._folded] if self._folds else list(found)
+        groups = self._by_group(active)
+        finite = not self._poisoned and (
+            bool(self._folds) or all(engine.all_finite(chosen, settings, found, self._memo) for chosen, settings in groups)
         )
-        lost, *active = reduction.any_rank(flags, self.process_group).tolist()
-        if lost:
+        if reduction.world_size(self.process_group) > 1:
+            finite, active = self._agreed(finite, active)
+            groups = self._by_group(active)
+        if not finite:
             self._forget()
             self.clock += 1
             if self.nonfinite == "skip" or hasattr(self, "found_inf"):  # GradScaler lowers its scale and goes on
@@ -440,20 +448,29 @@ class LieGroupBLR(Optimizer):
                 f"A gradient was not finite at step {self.steps}; nothing was changed. Lower lr or the loss's scale, "
                 'or pass nonfinite="skip" to leave such steps out.'
             )
-        if not (sharded or self._ranks_checked or reduction.world_size(self.process_group) == 1):
-            self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
-        chosen_ones = {id(p) for p, use in zip(parameters, active, strict=True) if use}
-        found = {p: p.grad for p in parameters if p.grad is not None}
-        for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if id(p) in chosen_ones]
+        for chosen, settings in groups:
             self.bounded = self.bounded + engine.advance(
                 self._formulas, chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found,
-                self._sums, self._folds, self.process_group, local=sharded, together=self.foreach,
+                self._sums, self._folds, self.process_group, local=self._sharded, together=self.foreach,
                 memo=self._memo,
             )  # fmt: skip
         self.steps += 1
         self.clock += 1
         self._forget()
+
+    def _by_group(self, parameters: Iterable[Tensor]) -> list[tuple[list[Tensor], dict[str, Any]]]:
+        ids = set(map(id, parameters))
+        return [([p for p in settings["params"] if id(p) in ids], settings) for settings in self.param_groups]
+
+    def _agreed(self, finite: bool, active: list[Tensor]) -> tuple[bool, list[Tensor]]:
+        """Whether all ranks have finite gradients, and the parameters that have one on any rank."""
+        parameters, ids = self._sampled, set(map(id, active))
+        device = parameters[0].device if parameters else None
+        flags = torch.tensor([not finite, *(id(p) in ids for p in parameters)], dtype=torch.int32, device=device)
+        lost, *use = reduction.any_rank(flags, self.process_group).tolist()
+        if not (lost or self._sharded or self._ranks_checked):
+            self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
+        return not lost, [p for p, yes in zip(parameters, use, strict=True) if yes]
 
     def _form(self, settings: dict[str, Any], element: Any) -> Form[Any]:
         """The metric's form, computed once for a group and base; for matrix groups once for each shape."""

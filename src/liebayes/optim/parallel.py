@@ -147,7 +147,7 @@ class Evaluation:
     def _by_threads(self, optimizer: LieGroupBLR, closure: Closure, parts: Parts, losses: list[Any]) -> list[Any]:
         """The samples that have no loss yet."""
         parameters = optimizer._trained()
-        if not optimizer._folds and any(optimizer._marks.changed(p) for p in parameters):
+        if not optimizer._folds and optimizer._marks.changed(parameters):
             with single_threaded():  # the loop knows what to do about gradients that no sample has given
                 losses.append(optimizer._evaluate_in_module(closure, parts[0]))
         rest = parts[len(losses) :]

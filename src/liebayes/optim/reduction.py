@@ -43,8 +43,7 @@ def local_gradients(model: DistributedDataParallel) -> DistributedDataParallel:
 
 def any_rank(flags: Tensor, process_group: Any) -> Tensor:
     """Elementwise: whether any rank has a flag set."""
-    if world_size(process_group) > 1:
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=process_group)
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=process_group)
     return flags
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .sharding import forget_gathered_weights, is_sharded, local
+from .sharding import forget_gathered_weights, local
 
 
 class _Alias:
@@ -37,7 +37,8 @@ class SampleBuffers:
 
     def __init__(self) -> None:
         self.values: dict[Tensor, Tensor] = {}
-        self._memory: dict[int, Any] = {}
+        self._places: list[Any] = []
+        self._exchanges: list[tuple[Tensor, Tensor, Tensor]] = []  # parameters, their points and their samples
         self._aliases: weakref.WeakSet[_Alias] = weakref.WeakSet()
         self._sample = 0
         self.active: bool = False  # a sample is in the module
@@ -47,29 +48,36 @@ class SampleBuffers:
         """Gives up the buffers if a graph still needs them, so that the next sample gets fresh ones."""
         self._sample += 1
         if len(self._aliases):
-            self.values, self._memory = {}, {}
+            self.values, self._places, self._exchanges = {}, [], []
             self._aliases = weakref.WeakSet()
 
-    def require(self, p: Tensor) -> bool:
-        """Makes sure that a parameter has a buffer of its own shape, dtype and layout; returns whether it is a new one."""
-        # Another shape, dtype, layout or device is another memory or other strides, which are quicker to ask for.
-        memory = (p.data_ptr(), p.stride())
-        if self._memory.get(id(p)) == memory:
-            return False
-        self._memory[id(p)] = memory
-        self.values[p] = torch.empty_like(p, requires_grad=False)
-        return True
+    def require(self, parameters: list[Tensor]) -> list[Tensor]:
+        """Makes sure that parameters have buffers of their own shape, dtype and layout; returns those that have new ones."""
+        # Another dtype or device is another memory: that of the points is kept, so nothing else can be there.
+        places = [(id(p), p.data_ptr(), p.shape, p.stride()) for p in parameters]
+        if places == self._places:
+            return []
+        known = set(self._places)
+        self._places = places
+        fresh = [p for p, place in zip(parameters, places, strict=True) if place not in known]
+        self.values.update({p: torch.empty_like(p, requires_grad=False) for p in fresh})
+        self._exchanges = [(p, p.data, self.values[p]) for p in parameters]
+        return fresh
 
     @contextmanager
-    def in_module(self, parameters: list[Tensor], late_backward: bool) -> Iterator[None]:
+    def in_module(
+        self, parameters: list[Tensor], *, late_backward: bool, again: bool = False, sharded: bool = False
+    ) -> Iterator[None]:
         """Parameters hold the sample inside, and are exactly what they were afterwards."""
-        shards = [(local(p.detach()), local(self.values[p])) for p in parameters if is_sharded(p)]
-        if shards:
-            parameters = []  # all or none
-        points, samples = [p.data for p in parameters], [self.values[p] for p in parameters]
+        shards = [(local(p.detach()), local(self.values[p])) for p in parameters] if sharded else []
+        exchanges = self._exchanges
+        if sharded:
+            parameters, exchanges = [], []
+        elif again:  # points may be elsewhere by now
+            exchanges = [(p, p.data, self.values[p]) for p in parameters]
         self.active = True
         try:
-            for p, sample in zip(parameters, samples, strict=True):
+            for p, _, sample in exchanges:
                 p.data = sample
             _exchange(shards)
             torch.clear_autocast_cache()  # casts of other weights under the same names
@@ -79,7 +87,7 @@ class SampleBuffers:
             else:
                 yield
         finally:
-            for p, point in zip(parameters, points, strict=True):
+            for p, point, _ in exchanges:
                 p.data = point
             _exchange(shards)
             torch.clear_autocast_cache()
