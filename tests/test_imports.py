@@ -17,7 +17,7 @@ ALLOWED = {
     "bases": set(),
     "rule": {"groups", "bases"},
     "variational": {"groups", "bases", "rule"},
-    "threads": set(),
+    "threads": {"native"},
     "prediction": {"threads"},
     "posterior": {"groups", "bases", "rule", "prediction", "threads"},
     "native": set(),

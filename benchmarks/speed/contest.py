@@ -134,7 +134,7 @@ def rotated(items: Sequence[Any], by: int) -> list[Any]:
     return [*items[by:], *items[:by]]
 
 
-def run(rows: Sequence[Row], rounds: int, anyway: bool, at_least: float = 0.2) -> list[float]:
+def run(rows: Sequence[Row], rounds: int, anyway: bool, at_least: float = 1.0) -> list[float]:
     """Fills the rows' figures; returns how many cores others took in each round.
 
     A round counts if others left the cores alone just before it, during it and just after it. If as many rounds as asked for

@@ -90,6 +90,13 @@ def threads() -> int:
     return torch.get_num_threads() if os.getpid() == _home else 1
 
 
+def rest() -> None:
+    """Ends the spinning of OpenMP's threads, torch's as well, where other threads are to have the cores."""
+    library = _library()
+    if library is not None and os.getpid() == _home:
+        library.liebayes_rest()
+
+
 def run(job: Job) -> None:
     """Does a job. The interpreter is free meanwhile."""
     library = _library()

@@ -34,7 +34,7 @@ typedef struct {
     uint64_t seed;
     uint32_t step, stream;
     int32_t what, group, base, stream_kind, adaptive, from_sums, ascend, threads;
-    int32_t finite; /* out: whether all gradients are */
+    int32_t finite; /* out, of FINITE and FOLD: whether all gradients are */
     float base_scale, base_shape;
     float over_mean;   /* 1/E[ε], or 1: where the multiplicative group has its point */
     float prior;       /* δ/N */
@@ -47,7 +47,8 @@ typedef struct {
     float epsilon;
 } job;
 
-/* Works on the elements [start, stop) of one tensor, at most CHUNK of them; returns how many coordinates were bounded. */
+/* Works on the elements [start, stop) of one tensor, at most CHUNK of them. Returns how many coordinates were bounded; for
+ * FOLD, how many gradients are not finite. */
 typedef int64_t chunk_function(const job *j, const tensor *t, int64_t start, int64_t stop);
 typedef int finite_function(const float *x, int64_t count);
 

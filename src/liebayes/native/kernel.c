@@ -36,6 +36,13 @@ int liebayes_has_openmp(void) {
 #endif
 }
 
+/* Lets the calling thread's OpenMP threads go: between two loops they spin for milliseconds, on cores that others may want. */
+void liebayes_rest(void) {
+#if defined(_OPENMP) && (_OPENMP >= 201811 || __GNUC__ >= 9)
+    omp_pause_resource(omp_pause_soft, omp_get_initial_device());
+#endif
+}
+
 static void share(job *j, int part, int parts) {
     chunk_function *chunk = liebayes_chunk_portable;
     finite_function *finite = liebayes_finite_portable;
@@ -55,6 +62,8 @@ static void share(job *j, int part, int parts) {
             if (place < from || place >= to) continue;
             if (j->what & FINITE)
                 all_finite &= finite(t->gradient + start, stop - start);
+            else if (j->what & FOLD)
+                all_finite &= chunk(j, t, start, stop) == 0;
             else
                 bounded += chunk(j, t, start, stop);
         }

@@ -53,8 +53,10 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
     if (what & (FOLD | STEP)) {
         floats U = {0}, V = {0}; /* the covector's blocks: of the scale, of the shift */
         if ((what & FOLD) || !from_sums) {
-            floats theta = load(t->sample + i, lanes);
+            floats theta = {0};
+            if (has_scale || j->prior != 0.0f) theta = load(t->sample + i, lanes);
             floats gradient = load(t->gradient + i, lanes);
+            if (what & FOLD) *count -= gradient * 0.0f != 0.0f; /* infinite or NaN */
             gradient = (j->ascend ? -gradient : gradient) + j->prior * theta;
             if (has_scale) U = (has_shift ? theta - point : theta) * gradient - j->temperature;
             if (has_shift) V = group == AFFINE ? scale * gradient : gradient;

@@ -74,15 +74,19 @@ def fold(
     sums: Sums,
     first: bool,
     together: bool = True,
-) -> None:
-    """Adds the covector of a sample to the sums, or begins them with it. A missing gradient is 0."""
+) -> bool:
+    """Adds the covector of a sample to the sums, or begins them with it. A missing gradient is 0.
+
+    Returns whether all gradients were finite: if not, the sums are not either.
+    """
     paths = _paths(parameters, settings, formulas.of_the_rule)
     blocks = len(settings["group"].at(torch.ones(1)))
     for p in [*paths.native, *paths.gpu]:
         if p not in sums:
             sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in range(blocks)]
+    found = finite([gradients[p] for p in [*paths.gpu, *paths.torch] if p in gradients])
     if paths.native:
-        kernel.fold(_records(paths, state, settings, samples, None, None), settings, gradients, sums, first)
+        found &= kernel.fold(_records(paths, state, settings, samples, None, None), settings, gradients, sums, first)
     for chosen in _launches(paths.gpu, state):
         for block in [block for p in chosen for block in sums[p] if first]:
             block.zero_()
@@ -93,6 +97,7 @@ def fold(
         for i, block in enumerate(xi):
             places = [_place(sums, p, i, block, bucket.flat) for p in bucket.parameters]
             bucket.write(block if first else block + bucket.read(places, block.dtype), places)
+    return found
 
 
 def advance(

@@ -146,14 +146,15 @@ def draw(records: Records, settings: Settings, noise: Noise) -> None:
 
 def fold(
     records: Records, settings: Settings, gradients: Tensors, sums: Mapping[Tensor, Sequence[Tensor]], first: bool
-) -> None:
-    """Adds the covector at the samples to the sums, or begins them."""
+) -> bool:
+    """Adds the covector at the samples to the sums, or begins them; returns whether all gradients were finite."""
     job = _job(settings, native.FOLD | (native.FIRST if first else 0))
     _tell_loss(job, settings)
     records.put_gradients(gradients)
     records.put_sums(sums)
     _run(job, records.table)
     records.drop_gradients()
+    return bool(job.finite)
 
 
 def advance(

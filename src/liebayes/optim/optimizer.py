@@ -269,12 +269,12 @@ class LieGroupBLR(Optimizer):
 
     # Gradients.
 
-    def _fold(self) -> None:
+    def _fold(self, watch: bool = True) -> None:
         """Adds the covector of the sample in the buffers to those of this step's other samples."""
         parameters = self._sampled
         self._refuse_stray_gradients(parameters)
         self._fold_in(self._buffers.values, {p: p.grad for p in parameters if p.grad is not None})
-        self._finish_folding(parameters)
+        self._finish_folding(parameters, watch)
 
     @torch.no_grad()
     def _fold_in(self, samples: engine.Tensors, grads: engine.Tensors) -> None:
@@ -285,22 +285,24 @@ class LieGroupBLR(Optimizer):
         if not grads:
             raise RuntimeError("A block of sampled() ended without a gradient. With several samples call backward inside it.")
         gradients.require_dense(self.param_groups, grads)
-        self._poisoned = self._poisoned or not gradients.all_finite(list(grads.values()))
         first = self._folds == 0
         if first:
             self._sums = {p: blocks for p, blocks in self._sums.items() if p in samples}
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p in samples and p.requires_grad]
-            engine.fold(self._formulas, chosen, self.state, settings, samples, grads, self._sums, first, self.foreach)
+            self._poisoned |= not engine.fold(
+                self._formulas, chosen, self.state, settings, samples, grads, self._sums, first, self.foreach
+            )
         self._folded.update(grads)
         self._folds += 1
 
-    def _finish_folding(self, parameters: list[Tensor]) -> None:
-        """Remembers the gradients that have been folded in, to tell later changes by."""
+    def _finish_folding(self, parameters: list[Tensor], watch: bool) -> None:
+        """Remembers the gradients that have been folded in, to tell later changes by. A closure leaves no time for any."""
         self._sampled = parameters
         self._buffers.pending = False
         self._marks = gradients.GradientMarks(parameters)
-        self._sizes = gradients.gradient_sizes(parameters)
+        if watch:
+            self._sizes = gradients.gradient_sizes(parameters)
 
     def _settle(self, keep_unanswered: bool = False) -> None:
         """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
@@ -353,9 +355,9 @@ class LieGroupBLR(Optimizer):
                 "way needs the callback of liebayes.integrations."
             )
         self._unscale()
-        if self._folds:
-            if self._buffers.pending:
-                self._fold()
+        if self._folds and self._buffers.pending:
+            self._fold()
+        if self._folds and closure is None:
             self._refuse_late_changes()
         self._apply()
         return loss
@@ -388,7 +390,7 @@ class LieGroupBLR(Optimizer):
         with self._sample_in_module(late_backward=False), torch.enable_grad():
             loss = closure(*part)
         if fold and self.mc_samples > 1:
-            self._fold()
+            self._fold(watch=False)
         return loss
 
     @property

@@ -139,7 +139,7 @@ class Evaluation:
             if all(p.grad is None for p in optimizer._sampled):
                 optimizer._buffers.pending = False
                 return optimizer._evaluate_in_module(closure, part)  # the only case of a call more than there are samples
-        optimizer._fold()
+        optimizer._fold(watch=False)
         return loss
 
     # Threads.
@@ -197,7 +197,7 @@ class Evaluation:
             self.method, self.reason = "loop", "random numbers are drawn"
         for p in parameters:
             p.grad = last.get(p)
-        optimizer._finish_folding(parameters)
+        optimizer._finish_folding(parameters, watch=False)
         return losses
 
     def _again_by_loop(self, optimizer: LieGroupBLR, closure: Closure, parts: Parts) -> list[Any]:

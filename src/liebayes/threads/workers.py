@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from .. import native
+
 Begin = Callable[[int], Any]
 Compute = Callable[[int, int, Any], Any]
 Take = Callable[[int, Any], None]
@@ -117,6 +119,7 @@ class Workers:
         with self._busy:
             self._require(workers)
             run = _Run(count, begin, compute, take)
+            native.rest()
             try:
                 for one in self._queues[:workers]:
                     run.working += 1
