@@ -125,9 +125,9 @@ class VOGN(GaussianBaseline):
             raise RuntimeError("VOGN's squared gradients cannot be unscaled. Train without GradScaler, e.g. in bfloat16.")
         return super().step(closure, batch=batch)
 
-    def _fold(self) -> None:
+    def _fold(self, watch: bool = True) -> None:
         self._require_squares()
-        super()._fold()
+        super()._fold(watch)
 
     def _apply(self) -> None:
         if not self._folds:
