@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import liebayes as lb
 from liebayes import threads
+from liebayes.optim import parallel
 from liebayes.threads import shared_workers
 
 Make = Callable[..., Any]
@@ -31,8 +32,9 @@ Y = torch.randint(0, 3, (24,), generator=torch.Generator().manual_seed(2))
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Threads are chosen for small networks too."""
+    """Threads are chosen for small networks and few samples too."""
     monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(parallel, "MIN_SAMPLES", 0)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)

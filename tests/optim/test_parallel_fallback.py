@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import liebayes as lb
 from liebayes import threads
+from liebayes.optim import parallel
 
 X = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 3, (24,), generator=torch.Generator().manual_seed(2))
@@ -25,6 +26,7 @@ Closure = Callable[[], Any]
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(parallel, "MIN_SAMPLES", 0)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
@@ -378,6 +380,10 @@ def evaluation_of(model: nn.Module, **settings: Any) -> str:
 def test_what_is_not_worth_threads(monkeypatch: pytest.MonkeyPatch):
     assert evaluation_of(network(), mc_samples=1) == "loop: there is one sample in a step"
     assert evaluation_of(network(), parallel=False) == "loop: parallel=False"
+    monkeypatch.setattr(parallel, "MIN_SAMPLES", 8)
+    assert evaluation_of(network(), mc_samples=7) == "loop: there are fewer than 8 samples in a step"
+    assert evaluation_of(network(), mc_samples=8) == evaluation_of(network(), mc_samples=2, parallel=True) == "threads"
+    monkeypatch.setattr(parallel, "MIN_SAMPLES", 0)
     monkeypatch.setattr(threads, "MIN_WEIGHTS", 10_000)
     assert "weights" in evaluation_of(network())
     monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)

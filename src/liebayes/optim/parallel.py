@@ -23,6 +23,9 @@ from ..threads import CallersContext, Leaves, Probe, Substitution, shared_worker
 if TYPE_CHECKING:
     from .optimizer import LieGroupBLR
 
+MIN_SAMPLES = 8
+"""With fewer, handing the cores over to the workers and back costs what they save (docs/speed.md, the picture)."""
+
 Closure = Callable[..., Any]
 Parts = list[tuple[Any, ...]]
 
@@ -65,6 +68,8 @@ class Evaluation:
         if not (insisting or self.method):
             if torch.get_num_threads() == 1:
                 return "torch has one thread"
+            if optimizer.mc_samples < MIN_SAMPLES:
+                return f"there are fewer than {MIN_SAMPLES} samples in a step"
             reason = threads.not_worthwhile(sum(p.numel() for p in parameters))
             if reason is not None:
                 return reason
