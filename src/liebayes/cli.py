@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(" ".join(text.split()), file=sys.stderr)
         elif status != 130:
             # torchrun ends all ranks as soon as one has failed: a silent one lets the one that speaks go first.
-            time.sleep(10)
+            with suppress(KeyboardInterrupt):
+                time.sleep(10)
         return status
 
 

@@ -22,6 +22,9 @@ TENSOR_FIELDS = (
 )  # fmt: skip
 """The fields of a tensor's record, 64 bits each."""
 
+VERSION = 2
+"""Of what jobs mean: a library that was built for another one is not used."""
+
 VARIANTS = ("portable", "avx2", "avx512")
 """The instruction sets it is compiled for."""
 
@@ -61,10 +64,10 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(files[0]))
         library.liebayes_run.argtypes = [ctypes.c_void_p]
         library.liebayes_run.restype = None
-        if library.liebayes_job_size() != ctypes.sizeof(Job):
-            return None  # of another version of this file
+        if library.liebayes_version() != VERSION or library.liebayes_job_size() != ctypes.sizeof(Job):
+            return None
     except (OSError, AttributeError):
-        return None  # built for another machine
+        return None  # built for another machine, or before there were versions
     library.liebayes_allow(VARIANTS.index(choice))
     return library
 
@@ -91,10 +94,15 @@ def threads() -> int:
 
 
 def rest() -> None:
-    """Ends the spinning of OpenMP's threads, torch's as well, where other threads are to have the cores."""
+    """Ends the threads that OpenMP keeps for the calling one: they spin for milliseconds on cores that others are to have.
+
+    They are torch's too where the kernel uses the same OpenMP, and come back by themselves when they are needed.
+    """
     library = _library()
-    if library is not None and os.getpid() == _home:
-        library.liebayes_rest()
+    if library is not None and threads() > 1:  # in a forked process there is nobody to end, and it would wait for them
+        pause = getattr(library, "omp_pause_resource_all", None)  # of OpenMP 5, which the kernel can do without
+        if pause is not None:
+            pause(1)  # omp_pause_soft
 
 
 def run(job: Job) -> None:

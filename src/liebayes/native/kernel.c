@@ -25,7 +25,8 @@ int liebayes_variant(void) {
 
 void liebayes_allow(int variant) { best = variant; }
 
-/* So that Python can tell a library of another version. */
+/* So that Python can tell a library of another version: VERSION in __init__.py, which changes with what jobs mean. */
+int liebayes_version(void) { return 2; }
 int liebayes_job_size(void) { return (int)sizeof(job); }
 
 int liebayes_has_openmp(void) {
@@ -33,13 +34,6 @@ int liebayes_has_openmp(void) {
     return 1;
 #else
     return 0;
-#endif
-}
-
-/* Lets the calling thread's OpenMP threads go: between two loops they spin for milliseconds, on cores that others may want. */
-void liebayes_rest(void) {
-#if defined(_OPENMP) && (_OPENMP >= 201811 || __GNUC__ >= 9)
-    omp_pause_resource(omp_pause_soft, omp_get_initial_device());
 #endif
 }
 

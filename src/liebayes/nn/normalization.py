@@ -48,11 +48,14 @@ class FilterResponseNorm(nn.Module):
         return self.thresholded(y) if self.threshold else y
 
     def thresholded(self, y: Tensor) -> Tensor:
-        """max(y, τ), as y + (|y − τ| − (y − τ))/2: the same gradients, halves at ties included.
+        """max(y, τ), as y + (|y − τ| − (y − τ))/2: the same gradients, halves at ties included, and τ up to rounding.
 
         torch.maximum saves masks for them, which took nearly half of the time of a compiled ResNet-20.
         """
-        above = y - self._per_channel(self.tau, y)
+        tau = self._per_channel(self.tau, y)
+        if y.dtype.itemsize < 4:  # where rounding would be seen, and large numbers overflow
+            return torch.maximum(y, tau)
+        above = y - tau
         return y + 0.5 * (above.abs() - above)
 
     def extra_repr(self) -> str:

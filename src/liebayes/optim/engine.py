@@ -122,6 +122,8 @@ def advance(
     paths = _paths(parameters, settings, formulas.of_the_rule, memo, gradients)
     alone = local or reduction.world_size(process_group) == 1
     fast = [*paths.native, *paths.gpu]
+    for p in [p for p in fast if folds and sums[p][0].stride() != p.stride()]:
+        sums[p] = [reference.in_layout_of(p, block) for block in sums[p]]
     if fast and not alone:
         if not folds:
             fold(formulas, fast, state, settings, samples, gradients, sums, first=True)
@@ -193,6 +195,10 @@ def _records(
 ) -> kernel.Records:
     if paths.records is not None:
         return paths.records
+    if numbers is None:  # layouts may have changed since the sample was drawn
+        for p in paths.native:
+            reference.follow_layout(p, state[p])
+        samples = {p: reference.in_layout_of(p, samples[p]) for p in paths.native}
     made = kernel.Records(paths.native, state, settings, samples, numbers or dict.fromkeys(paths.native, 0))
     if memo is not None and numbers is not None:
         memo[id(settings)] = made

@@ -74,6 +74,7 @@ class Records:
     ) -> None:
         self.parameters: list[Tensor] = list(parameters)
         self.states: list[Any] = [state[p] for p in parameters]
+        self._samples = [samples[p] for p in parameters]
         self.group: Any = settings["group"]
         self.element: Any = self.group.at(torch.ones(1))  # of the group's kind, to ask metrics for their form
         self.blocks: list[tuple[str, str]] = _BLOCKS[type(self.group)]
@@ -84,7 +85,7 @@ class Records:
         self._gradients: Tensors | None = None
         self._copies: list[Tensor] = []
         self.put("point", self._points)
-        self.put("sample", [samples[p].data_ptr() for p in parameters])
+        self.put("sample", [t.data_ptr() for t in self._samples])
         self.put("count", [p.numel() for p in parameters])
         self.put("number", [numbers[p] for p in parameters])
         places = {"log_scale": "log_scale", "remainder": "log_scale"}
@@ -126,8 +127,8 @@ class Records:
 
     def serve(self, parameters: Sequence[Tensor], settings: Settings, gradients: Tensors | None = None) -> bool:
         """Whether the table is still that of these parameters and their states. Of samples its owner has to know."""
-        if gradients is not None and gradients is self._gradients:  # it has just been asked
-            return True
+        if gradients is not None and gradients is self._gradients:
+            return True  # has_finite has asked; it puts gradients of all parameters of the group, or none
         return (
             settings["group"] is self.group
             and len(parameters) == len(self.parameters)

@@ -39,6 +39,14 @@ def follow_layout(p: Tensor, state: ParameterState) -> None:
             state[name] = torch.empty_like(p, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
+def in_layout_of(p: Tensor, block: Tensor) -> Tensor:
+    """A sample, or a block of a covector, in the layout, dtype and device that the parameter has now."""
+    dtype = working_dtype(p)
+    if block.shape != p.shape or block.stride() == p.stride() or is_sharded(p):
+        return block.to(p.device, dtype)
+    return torch.empty_like(p, dtype=dtype, requires_grad=False).copy_(block)
+
+
 def start_state(p: Tensor, settings: Settings) -> ParameterState:
     """The state of a parameter before its first step."""
     point = p.detach().to(working_dtype(p))

@@ -53,8 +53,8 @@ class SampleBuffers:
 
     def require(self, parameters: list[Tensor]) -> list[Tensor]:
         """Makes sure that parameters have buffers of their own shape, dtype and layout; returns those that have new ones."""
-        # Another dtype or device is another memory: that of the points is kept, so nothing else can be there.
-        places = [(id(p), p.data_ptr(), p.shape, p.stride()) for p in parameters]
+        # Another device is another memory: that of the points is kept until the next sample, so nothing else can be there.
+        places = [(id(p), p.data_ptr(), p.dtype, p.shape, p.stride()) for p in parameters]
         if places == self._places:
             return []
         known = set(self._places)

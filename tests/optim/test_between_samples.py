@@ -1,0 +1,129 @@
+"""What a program does to parameters and gradients between a sample and its step is seen, and nothing is kept alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import liebayes as lb
+from liebayes import native
+from liebayes.baselines import IVON
+from liebayes.bases import Dirac, Normal
+from liebayes.groups import Additive, DiagonalAffine
+
+
+def exact(*parameters: nn.Parameter, **settings: int) -> lb.LieGroupBLR:
+    """Without noise and momentum a step subtracts the gradient."""
+    return lb.LieGroupBLR(list(parameters), Additive(), Dirac(), lr=1.0, momentum=0.0, data_size=10, **settings)
+
+
+def four() -> nn.Parameter:
+    return nn.Parameter(torch.ones(4))
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_another_layout_before_the_step(samples: int) -> None:
+    """The noise goes by memory, so the layout must be another one from the next sample on in both."""
+
+    def train(before_step: bool) -> Tensor:
+        torch.manual_seed(0)
+        model, images = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 5, 5)
+        optimizer = lb.LieGroupBLR(model.parameters(), DiagonalAffine(), Normal(0.1), lr=0.1, data_size=10, mc_samples=samples)
+        for step in range(3):
+            for _ in range(samples):
+                with optimizer.sampled():
+                    model(images).square().sum().backward()
+            if step == 1 and before_step:
+                model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+            optimizer.step()
+            if step == 1:
+                model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+            optimizer.zero_grad()
+        return model.weight.detach().contiguous()
+
+    torch.testing.assert_close(train(True), train(False), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_an_earlier_sample_counts_though_its_graph_is_held(held: bool) -> None:
+    p = four()
+    optimizer = exact(p)
+    with optimizer.sampled():
+        loss = (p * p).sum() / 2
+    loss.backward(retain_graph=held)
+    optimizer.zero_grad()  # folds it in
+    with optimizer.sampled():
+        (3 * p * p).sum().div(2).backward()
+    optimizer.step()
+    torch.testing.assert_close(p.detach(), torch.full((4,), 1.0 - (1 + 3) / 2))
+
+
+def test_a_parameter_frozen_for_one_sample_keeps_the_others() -> None:
+    p, q = four(), four()
+    optimizer = exact(p, q, mc_samples=3)
+    for sample in range(3):
+        q.requires_grad_(sample != 1)
+        with optimizer.sampled():
+            (p + 6 * q).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(q.detach(), torch.full((4,), 1.0 - (6 + 6) / 3))
+
+
+def test_a_gradient_that_is_taken_away_and_put_back_counts() -> None:
+    p = four()
+    optimizer = exact(p)
+    with optimizer.sampled():
+        loss = p.sum()
+    loss.backward()
+    optimizer.step()
+    kept, p.grad = p.grad, None
+    with optimizer.sampled():
+        pass
+    p.grad = kept
+    with optimizer.sampled():
+        (3 * p).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(p.detach(), torch.full((4,), 1.0 - 1 - (1 + 3) / 2))
+
+
+def alive(references: list[weakref.ref[Tensor]]) -> int:
+    gc.collect()
+    return sum(reference() is not None for reference in references)
+
+
+@pytest.mark.parametrize("kind", ["rule", "baseline", "skipped"])
+def test_gradients_are_not_kept_after_the_step(kind: str) -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    groups = [{"params": layer.parameters()} for layer in model]
+    optimizer = (
+        IVON(groups, lr=0.1, data_size=10)
+        if kind == "baseline"
+        else lb.LieGroupBLR(groups, DiagonalAffine(), Normal(0.1), lr=0.1, data_size=10, nonfinite="skip")
+    )
+    for _ in range(2):  # the tables of the first step are kept for the second
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            model(torch.ones(2, 5)).square().mean().backward()
+        if kind == "skipped":
+            last = list(model.parameters())[-1].grad
+            assert last is not None
+            last[0] = torch.nan
+            del last
+        references = [weakref.ref(p.grad) for p in model.parameters() if p.grad is not None]
+        optimizer.step()
+    optimizer.zero_grad()
+    assert len(references) == 4
+    assert optimizer.skipped == (2 if kind == "skipped" else 0)
+    assert alive(references) == 0
+
+
+@pytest.mark.skipif(not native.available(), reason="needs the native kernel")
+def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
+    assert native._library.__wrapped__() is None
+    monkeypatch.undo()
+    assert native._library.__wrapped__() is not None
