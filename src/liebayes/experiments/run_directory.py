@@ -211,11 +211,11 @@ def _processor() -> str:
 
 def _git_state() -> str | None:
     """The commit of the code, and whether it was changed; None outside a repository."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]  # the package: results that runs have written beside it are no changes
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5, check=True)
         status = subprocess.run(
-            ["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, timeout=5, check=True
+            ["git", "status", "--porcelain", "--", "."], cwd=here, capture_output=True, text=True, timeout=5, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
