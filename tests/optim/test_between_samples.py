@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -46,6 +47,39 @@ def test_another_layout_before_the_step(samples: int) -> None:
         return model.weight.detach().contiguous()
 
     torch.testing.assert_close(train(True), train(False), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_another_layout_between_steps(samples: int) -> None:
+    """Threads, where there are several samples, and the loop; the kernel and torch."""
+
+    def train(**settings: Any) -> Tensor:
+        torch.manual_seed(0)
+        model, images = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 5, 5)
+        optimizer = lb.LieGroupBLR(
+            model.parameters(), DiagonalAffine(), Normal(0.1),
+            lr=0.1, data_size=10, mc_samples=samples, noise="philox", **settings,
+        )  # fmt: skip
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = model(images).square().sum()
+            loss.backward()
+            return loss
+
+        for step in range(4):
+            if step == 2:
+                model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+            optimizer.step(closure)
+        assert samples == 1 or optimizer.evaluation.startswith("threads" if settings.get("parallel") else "loop")
+        return model.weight.detach().contiguous()
+
+    expected = train(parallel=False)
+    if samples > 1:
+        torch.testing.assert_close(train(parallel=True), expected, rtol=1e-5, atol=1e-6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "available", lambda: False)
+        torch.testing.assert_close(train(parallel=False), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("held", [False, True])

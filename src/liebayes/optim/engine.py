@@ -82,7 +82,7 @@ def fold(
     paths = _paths(parameters, settings, formulas.of_the_rule)
     blocks = len(settings["group"].at(torch.ones(1)))
     for p in [*paths.native, *paths.gpu]:
-        if p not in sums:
+        if p not in sums or (first and sums[p][0].stride() != p.stride()):
             sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in range(blocks)]
     found = finite([gradients[p] for p in [*paths.gpu, *paths.torch] if p in gradients])
     if paths.native:
@@ -195,7 +195,7 @@ def _records(
 ) -> kernel.Records:
     if paths.records is not None:
         return paths.records
-    if numbers is None:  # layouts may have changed since the sample was drawn
+    if numbers is None and any(samples[p].stride() != p.stride() for p in paths.native):  # since the sample was drawn
         for p in paths.native:
             reference.follow_layout(p, state[p])
         samples = {p: reference.in_layout_of(p, samples[p]) for p in paths.native}

@@ -231,7 +231,6 @@ class LieGroupBLR(Optimizer):
         if fresh:
             self._memo.clear()
             for p in fresh:
-                reference.follow_layout(p, self.state[p])
                 if self._folds and p in self._sums:  # of this step's earlier samples
                     self._sums[p] = [reference.in_layout_of(p, block) for block in self._sums[p]]
                 else:
@@ -256,6 +255,8 @@ class LieGroupBLR(Optimizer):
             for p in settings["params"]:
                 if p.requires_grad and not self.state[p]:
                     self.state[p].update(self._start_state(p, settings))
+                elif p.requires_grad:
+                    reference.follow_layout(p, self.state[p])
 
     @torch.no_grad()
     def _draw_into(self, targets: engine.Tensors, number: int, memo: engine.Memo | None = None) -> None:
