@@ -50,7 +50,7 @@ class FilterResponseNorm(nn.Module):
     def thresholded(self, y: Tensor) -> Tensor:
         """max(y, τ), as y + (|y − τ| − (y − τ))/2: the same gradients, halves at ties included, and τ up to rounding.
 
-        torch.maximum saves masks for them, which took nearly half of the time of a compiled ResNet-20.
+        torch.maximum saves masks for them, which the compiler stores slowly.
         """
         tau = self._per_channel(self.tau, y)
         if y.dtype.itemsize < 4:  # where rounding would be seen, and large numbers overflow
