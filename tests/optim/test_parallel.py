@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 import liebayes as lb
-from liebayes import threads
-from liebayes.optim import parallel
 from liebayes.threads import shared_workers
 
 Make = Callable[..., Any]
@@ -30,14 +28,7 @@ X = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 3, (24,), generator=torch.Generator().manual_seed(2))
 
 
-@pytest.fixture(autouse=True)
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Threads are chosen for small networks and few samples too."""
-    monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)
-    monkeypatch.setattr(parallel, "MIN_SAMPLES", 0)
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("threads_for_all_sizes")
 
 
 def network(*layers: nn.Module) -> nn.Module:

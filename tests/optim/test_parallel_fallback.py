@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,7 @@ Y = torch.randint(0, 3, (24,), generator=torch.Generator().manual_seed(2))
 Closure = Callable[[], Any]
 
 
-@pytest.fixture(autouse=True)
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(threads, "MIN_WEIGHTS", 0)
-    monkeypatch.setattr(parallel, "MIN_SAMPLES", 0)
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("threads_for_all_sizes")
 
 
 def network(*layers: nn.Module) -> nn.Module:
