@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import data_parallel_scenarios as scenarios
@@ -124,3 +127,29 @@ def test_a_checkpoint_of_one_process_continues_on_two(ranks: dict[str, list[Any]
     first, second = results(ranks, "second half")
     assert largest_difference(first, second) == 0
     assert largest_difference(first, one_process("affine", 2)) < ROUNDING
+
+
+CLOSED = """
+import gc, os, sys
+import torch, torch.distributed as dist
+import liebayes
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(1)
+before = threads()
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+assert threads() > before
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+model = None
+gc.collect()
+dist.destroy_process_group()
+assert threads() == before, "a process group was kept"
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux lists them")
+def test_a_process_group_is_closed(tmp_path: Path):
+    """torch keeps it where a certain module is loaded too late, and may then abort at exit."""
+    subprocess.run([sys.executable, "-c", CLOSED, str(tmp_path / "meeting")], check=True, timeout=120)

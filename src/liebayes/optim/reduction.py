@@ -14,6 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+if dist.is_available():
+    # DistributedDataParallel loads this module, and its functions keep the process group of that moment as a default argument.
+    # A group that is kept so is never closed, and its threads abort the process at exit, now and then. Here there is none yet.
+    import torch.distributed.nn.functional
+
 
 def world_size(process_group: Any = None) -> int:
     """The number of processes; 1 where torch.distributed does not run."""
