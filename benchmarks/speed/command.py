@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import contest, floats, networks, picture, quiet, report, scaling, steps
+from . import contest, floats, networks, parts, picture, quiet, report, scaling, steps
 from .environment import ROOT, environment
 from .sizes import SIZES, Sizes
 
 TABLE = ROOT / "results" / "benchmarks" / "speed.json"
 SCALING = ROOT / "results" / "benchmarks" / "speed_scaling.json"
+PARTS = ROOT / "results" / "benchmarks" / "speed_parts.json"
 PICTURE = ROOT / "docs" / "speed.png"
 
 ROWS = ("affine", "affine-small", "noise", "mlp-additive", "mlp-multiplicative", "resnet", "prediction", "memory")
@@ -25,6 +26,7 @@ def main(description: str | None) -> int:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="about a minute: the same as --sizes quick")
     parser.add_argument("--scaling", action="store_true", help="cost with parameters, samples and ranks instead of the table")
+    parser.add_argument("--parts", action="store_true", help="what rows 2 and 4 consist of, instead of the table")
     parser.add_argument("--anyway", action="store_true", help="measure although others take the cores; marked as not quiet")
     parser.add_argument("--sizes", choices=SIZES, default=None, help="how large the work is; full by default")
     parser.add_argument("--rounds", type=int, default=None)
@@ -41,7 +43,7 @@ def main(description: str | None) -> int:
         sizes = dataclasses.replace(sizes, rounds=args.rounds, scaling_rounds=args.rounds)
     output: Path | None = args.output
     if output is None and name == "full" and args.rows is None:
-        output = SCALING if args.scaling else TABLE
+        output = SCALING if args.scaling else PARTS if args.parts else TABLE
     try:
         load = quiet.now(1.0)
         if not (load.quiet or args.anyway):
@@ -51,7 +53,7 @@ def main(description: str | None) -> int:
         if args.scaling:
             result |= scaling.measure(sizes, args.anyway)
         else:
-            result |= table(sizes, args.rows or ROWS, args.anyway)
+            result |= table(sizes, tuple(parts.ROWS) if args.parts else args.rows or ROWS, args.anyway)
             report.show(result)
         print(f"took {time.perf_counter() - began:.0f} s")
     except quiet.BusyError as error:
@@ -70,7 +72,7 @@ def main(description: str | None) -> int:
 
 def table(sizes: Sizes, chosen: tuple[str, ...] | list[str], anyway: bool) -> dict[str, Any]:
     """All rows of the table, their contenders interleaved."""
-    makers = {**steps.ROWS, **networks.ROWS, "memory": floats.row}
+    makers = {**steps.ROWS, **networks.ROWS, **parts.ROWS, "memory": floats.row}
     rows = [makers[key](sizes) for key in chosen]
     others = contest.run(rows, sizes.rounds, anyway, sizes.seconds)
     return {"rounds": sizes.rounds, "cores_taken_by_others": others, "rows": [row.result() for row in rows]}

@@ -36,14 +36,29 @@ def cells(row: dict[str, Any]) -> list[list[str]]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The table and where it was measured."""
-    where = result["environment"]
     lines = [f"| {' | '.join(HEADINGS)} |", "|" + "---|" * len(HEADINGS)]
     lines += [f"| {' | '.join('<br>'.join(cell) for cell in cells(row))} |" for row in result["rows"]]
-    about = (
+    return "\n".join([*lines, "", about(result)])
+
+
+def about(result: dict[str, Any]) -> str:
+    """Where and when it was measured."""
+    where = result["environment"]
+    words = (
         f"Medians of {result['rounds']} rounds on {where['cpu']}, {where['cores']} cores; kernel: {where['kernel']}; torch "
         f"{where['torch']} with {where['torch_threads']} threads; {where['date'][:10]}, commit {where['commit'][:7]}."
     )
-    return "\n".join([*lines, "", about if result["quiet"] else about + " **Not measured on a quiet machine.**"])
+    return words if result["quiet"] else words + " **Not measured on a quiet machine.**"
+
+
+def parts_markdown(result: dict[str, Any]) -> str:
+    """Times of parts, and how much of the whole each is."""
+    lines = ["| work | what | time | of ours |", "|---|---|---|---|"]
+    for row in result["rows"]:
+        whole = row["figures"][row["ours"]]["median"]
+        for name, found in row["figures"].items():
+            lines.append(f"| {row['work']} | {name} | {figure(found['median'], 's')} | {found['median'] / whole:.0%} |")
+    return "\n".join([*lines, "", about(result)])
 
 
 def show(result: dict[str, Any]) -> None:

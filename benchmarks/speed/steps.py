@@ -33,7 +33,7 @@ def affine(sizes: Sizes) -> Row:
 
 def affine_small(sizes: Sizes) -> Row:
     """Row 2: small tensors, where Python is."""
-    shapes = [p.shape for p in lb.nn.resnet20(width=sizes.resnet_width, blocks=sizes.resnet_blocks).parameters()]
+    shapes = resnet_shapes(sizes)
     return Row(
         "affine-small",
         f"the same, ResNet-20's {len(shapes)} small tensors",
@@ -41,6 +41,11 @@ def affine_small(sizes: Sizes) -> Row:
         optimizers(shapes),
         [Limit("times", 2.0, "fused SGD")],
     )
+
+
+def resnet_shapes(sizes: Sizes) -> list[torch.Size]:
+    """Those of ResNet-20's parameters."""
+    return [p.shape for p in lb.nn.resnet20(width=sizes.resnet_width, blocks=sizes.resnet_blocks).parameters()]
 
 
 def optimizers(shapes: Sequence[Sequence[int]], *, only: Sequence[str] = ()) -> list[Here]:

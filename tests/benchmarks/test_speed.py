@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import liebayes as lb
+from liebayes import native
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from speed import by_hand, contest, quiet, report
+from speed import by_hand, contest, parts, quiet, report
 from speed.command import ROWS, SCALING, TABLE
 from speed.contest import Limit, Row, judged, rotated
 from speed.environment import ROOT, cpu
@@ -268,6 +269,20 @@ def test_the_scaling_in_tiny(tmp_path: Path) -> None:
     assert set(result["samples"][0]["figures"]) == {"threads", "loop"}
     assert set(result["ranks"][0]["figures"]) == {"1 rank", "2 ranks"}
     assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+def test_the_parts_in_tiny(tmp_path: Path) -> None:
+    if not native.available():
+        pytest.skip("the parts are those of the kernel's path")
+    done = command("--parts", "--sizes", "tiny", "--anyway", "--output", str(tmp_path / "parts.json"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "parts.json").read_text())
+    assert [row["key"] for row in result["rows"]] == list(parts.ROWS)
+    table = report.parts_markdown(result)
+    for row in result["rows"]:
+        assert row["figures"][row["ours"]]["median"] > 0
+        assert all(f"| {row['work']} | {name} |" in table for name in row["figures"])
+    assert table.count("100%") >= len(result["rows"])
 
 
 def test_quick_stores_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from .sharding import local
 
 def present(parameters: list[Tensor]) -> list[Tensor]:
     """The gradients of those parameters that have one."""
-    return [p.grad for p in parameters if p.grad is not None]
+    return [gradient for p in parameters if (gradient := p.grad) is not None]
 
 
 def all_finite(gradients: list[Tensor]) -> bool:
@@ -87,8 +87,8 @@ class GradientMarks:
         ref = weakref.ref
         self._marks = {id(p): (ref(gradient), gradient._version) for p in parameters if (gradient := p.grad) is not None}
 
-    def __bool__(self) -> bool:
-        return bool(self._marks)
+    def __len__(self) -> int:
+        return len(self._marks)
 
     def same_tensor(self, p: Tensor) -> bool:
         """Whether p has the gradient tensor it had, whatever that holds now."""

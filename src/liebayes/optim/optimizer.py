@@ -237,7 +237,7 @@ class LieGroupBLR(Optimizer):
                     self._sums.pop(p, None)
             self._start_states()
         self._draw_into(self._buffers.values, self._folds, self._memo)
-        if changed or self._marks:
+        if changed or len(self._marks) != len(gradients.present(parameters)):  # those taken away may be put back
             self._marks = gradients.GradientMarks(parameters)
         return parameters
 
@@ -467,6 +467,8 @@ class LieGroupBLR(Optimizer):
         self._forget()
 
     def _by_group(self, parameters: Iterable[Tensor]) -> list[tuple[list[Tensor], dict[str, Any]]]:
+        if len(self.param_groups) == 1:
+            return [(list(parameters), self.param_groups[0])]
         ids = set(map(id, parameters))
         return [([p for p in settings["params"] if id(p) in ids], settings) for settings in self.param_groups]
 
