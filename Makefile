@@ -37,6 +37,7 @@ figures: $(VENV)/installed
 benchmark: $(VENV)/installed
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/speed
+	$(BIN)/python benchmarks/speed --parts
 	$(BIN)/python benchmarks/speed --scaling
 	$(BIN)/python benchmarks/readme_tables.py
 
