@@ -14,8 +14,9 @@ import torch
 from liebayes.bases import parse
 from liebayes.cli import main
 from liebayes.experiments.features import feature_numbers, weight_images, window_side
-from liebayes.experiments.reproduce import RECIPES, TABLE1, TABLE2, Planned, Selection, plan
+from liebayes.experiments.reproduce import CURVES, RECIPES, TABLE1, TABLE2, Planned, Selection, plan
 from liebayes.experiments.reproduce.claims import CLAIMS, judge, together, verdicts
+from liebayes.experiments.reproduce.curves import AXES
 from liebayes.experiments.reproduce.result import identity, read_all, result_path, store
 from liebayes.experiments.reproduce.rows import mean_and_error, rows
 from liebayes.experiments.reproduce.run import first_images
@@ -96,6 +97,19 @@ def test_seeds_of_the_desktop_scale() -> None:
     assert {name for name, number in seeds.items() if number == 3} == {"SGD", "iVON", "affine Gaussian", "affine Laplace"}
     assert set(seeds.values()) == {1, 3}
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)
+
+
+def test_a_point_of_a_curve_changes_one_setting() -> None:
+    runs = plan(CURVES, Selection("desktop", ("ours",)))
+    centre = runs[0].settings.to_json()
+    of_methods = {run.method.name: run.settings.to_json() for run in runs}
+    for axis in AXES:
+        for value in axis.values:
+            settings = of_methods[axis.method(value)]
+            assert settings[axis.setting] == value
+            changed = {name for name in settings if settings[name] != centre[name]}
+            assert changed - {"output", "evaluate_every"} <= {axis.setting}
+    assert sum(len(axis.others) for axis in AXES) + 1 == len(runs)
 
 
 def test_a_budget_of_ones_own_is_another_run() -> None:

@@ -214,6 +214,16 @@ def test_cifar10(what: str, words: Sequence[str], real_data: Path, tmp_path: Pat
     assert all(set(result) >= FIELDS for result in found)
 
 
+def test_curves(real_data: Path, tmp_path: Path, capsys: Captured) -> None:
+    needs(real_data, "mnist")
+    names = ("centre", "samples 4", "temperature 0.6")
+    assert reproduce(tmp_path, "curves", "--only", *names, real=real_data) == 0
+    assert "regulariser 250 | ours | 1 | 1 | 0 of 1 | not run" in capsys.readouterr().out
+    assert {r["method"] for r in stored(tmp_path, "curves")} == set(names)
+    with Image.open(tmp_path / "results" / "curves.png") as picture:
+        assert picture.width > 1000
+
+
 def test_figure_1(tmp_path: Path) -> None:
     before = torch.get_default_dtype(), torch.get_rng_state()
     assert main(["reproduce", "figure1", "--scale", "smoke", "--results", str(tmp_path)]) == 0

@@ -67,7 +67,7 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
             if scale != "smoke":  # which says nothing about a method
                 judged += [
                     (v.claim, f"{experiment.title}: {v.pair}", v.word, v.evidence)
-                    for v in verdicts(CLAIMS[recipe.name], these)
+                    for v in verdicts(CLAIMS.get(recipe.name, []), these)
                 ]
         outside = [r for e in recipe.experiments for r in rows(recipe, e, scale, results) if r.values("auroc_entropy")]
         if outside:
