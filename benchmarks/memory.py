@@ -4,7 +4,7 @@
 
 Counts every tensor storage that is alive after each operation of torch, by watching the dispatcher: exact, and the same on
 every machine. `kept` is what is there between steps, `peak` the most during a whole step: sampling, backward, update. The loss
-is ½‖θ‖², whose own graph needs one float per parameter at its peak; the same loss under SGD is the row to subtract.
+is ½‖θ‖², whose own graph is counted too; the same loss under SGD is the row to subtract.
 """
 
 from __future__ import annotations

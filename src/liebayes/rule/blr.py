@@ -14,7 +14,7 @@ def gaussian_step(
 ) -> tuple[Tensor, Tensor]:
     """Diagonal Gaussians: S ← (1 − ατ)S + α·E[∇²ℓ], m ← m − α·S⁻¹·E[∇ℓ] with the new S (Khan and Rue 2021, Eq. 12).
 
-    Nothing keeps S positive.
+    Nothing keeps S positive. A.6 writes E[∇²ℓ] by parts and leaves a factor S out (docs/paper-notes.md).
     """
     precision = (1 - lr * temperature) * precision + lr * hessian
     return mean - lr * gradient / precision, precision

@@ -103,7 +103,7 @@ def summary(recipe: Recipe, results: Sequence[Result], scale: Scale = "desktop")
     for experiment in recipe.experiments:
         these = rows(recipe, experiment, scale, results)
         lines += [[experiment.title, *line(row)[:-1]] for row in these if row.results]
-        absent = [row.method for row in these if not row.results]
+        absent = [f"{row.method} ({row.source}, K = {row.mc_samples})" for row in these if not row.results]
         if absent:
             missing.append(f"{experiment.title}: {'all' if len(absent) == len(these) else ', '.join(absent)}")
     found = [grid(("experiment", *HEADINGS[:-1]), lines)] if lines else []
