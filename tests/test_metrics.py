@@ -224,7 +224,7 @@ def bad(p: Any = None, y: Any = None) -> dict[str, Any]:
         (bad(p=torch.ones(0, 3), y=torch.ones(0, dtype=torch.long)), "at least one input"),
         (bad(p=torch.randn(6, 3)), "softmax"),
         (bad(p=torch.full((6, 3), 0.3)), "add up to 1"),
-        (bad(p=torch.full((6, 3), math.nan)), "between 0 and 1"),
+        (bad(p=torch.full((6, 3), math.nan)), "NaN"),
         (bad(p=torch.ones(6, 3, dtype=torch.long)), "floating-point"),
         (bad(y=torch.zeros(5, dtype=torch.long)), "each of 6 inputs"),
         (bad(y=torch.zeros(6)), "integers"),

@@ -217,6 +217,8 @@ def _checked_probabilities(probabilities: Tensor) -> Tensor:
     if not probabilities.dtype.is_floating_point:
         raise ValueError(f"probabilities must be floating-point numbers, but got {probabilities.dtype}.")
     p = probabilities.detach().double()
+    if bool(p.isnan().any()):
+        raise ValueError("Some probabilities are NaN. Has training diverged?")
     if not bool(((p >= 0) & (p <= 1 + 1e-4)).all()):
         raise ValueError("probabilities must lie between 0 and 1. Turn logits into them with softmax(-1).")
     # Rounding of n classes in the dtype given; float16 sums of softmax err by about 1e-3.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -22,7 +24,8 @@ from liebayes.cli import main
 from liebayes.experiments import RunDirectory, TrainSettings, train
 from liebayes.experiments.command_line import default_text
 from liebayes.experiments.commands import app
-from liebayes.experiments.settings import DATASETS, RULES, resolved
+from liebayes.experiments.settings import DATASETS, RULES, SettingsError, resolved
+from liebayes.experiments.train import DivergedRunError, InterruptedRunError
 
 Captured = pytest.CaptureFixture[str]
 QUICK = ["--epochs", "1", "--batch-size", "128", "--predictive-samples", "2"]
@@ -119,8 +122,32 @@ def test_a_traceback_only_with_debug(capsys: Captured, tmp_path: Path) -> None:
 def test_a_loss_that_diverges_is_a_failure(tmp_path: Path, capsys: Captured) -> None:
     assert main(["train", "--rule", "sgd", "--lr", "1e30", *QUICK, "--output", str(tmp_path / "run")]) == 1
     assert capsys.readouterr().err == (
-        "liebayes: The loss is not finite in epoch 1: try a lower --lr. The last checkpoint is kept.\n"
+        "liebayes: The loss or its gradient is not finite in epoch 1: try a lower --lr. The last checkpoint is kept.\n"
     )
+
+
+def test_predictions_that_are_not_finite_are_a_failure(tmp_path: Path) -> None:
+    """The last step of an epoch breaks the weights: no loss is taken after it."""
+    images = 1437
+    settings = TrainSettings(rule="additive", lr=1e39, epochs=1, batch_size=images, warmup_epochs=0.0, output=tmp_path / "run")
+    with pytest.raises(DivergedRunError, match="not finite"):
+        train(settings)
+
+
+@pytest.mark.parametrize("change", [{"rule": "afine"}, {"metric": "fischer"}, {"signs": "plus_minus"}])
+def test_values_that_do_not_exist_are_refused_from_python_too(change: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"{next(iter(change))} must be"):
+        resolved(TrainSettings(**change))
+
+
+def test_augmentation_is_that_of_the_data(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="digits has no augmentation"):
+        train(TrainSettings(augment=True, output=tmp_path / "none"))
+    own = dataclasses.replace(data.load("digits"), name="own", augmentation=data.Augmentation(1, False))
+    train(TrainSettings(rule="sgd", epochs=1, output=tmp_path / "own"), own)
+    assert RunDirectory(tmp_path / "own").settings().augment is True
+    train(TrainSettings(rule="sgd", epochs=1, augment=False, output=tmp_path / "plain"), own)
+    assert RunDirectory(tmp_path / "plain").settings().augment is False
 
 
 @pytest.mark.parametrize("damage", ["cut", "foreign"])
@@ -370,6 +397,16 @@ def test_a_sweep_is_a_table_and_resumes(tmp_path: Path, capsys: Captured, monkey
     assert main(["sweep", str(file), "--output", str(output)]) == 1
     assert [(settings.lr, settings.resume) for settings in trained] == [(1e30, True), (0.001, True)]
     assert json.loads((output / "sweep.json").read_text()) == rows
+    # Interrupted while an earlier run trains, it keeps the rows of later ones.
+    (output / "lr-0.001" / "posterior.safetensors").unlink()
+
+    def interrupted(settings: TrainSettings) -> None:
+        raise InterruptedRunError if settings.lr == 0.001 else DivergedRunError("again")
+
+    monkeypatch.setattr(module, "train", interrupted)
+    assert main(["sweep", str(file), "--output", str(output)]) == 130
+    assert {row["run"] for row in json.loads((output / "sweep.json").read_text())} == {"lr-0.1", "lr-1e+30"}
+    monkeypatch.setattr(module, "train", original)
     # Another grid on the same runs is refused.
     file.write_text(json.dumps({"settings": {**fixed, "epochs": 2}, "grid": {"lr": [0.1]}}))
     capsys.readouterr()

@@ -15,7 +15,8 @@ from liebayes.bases import parse
 from liebayes.cli import main
 from liebayes.experiments.features import feature_numbers, weight_images, window_side
 from liebayes.experiments.reproduce import CURVES, RECIPES, TABLE1, TABLE2, Planned, Selection, plan
-from liebayes.experiments.reproduce.claims import CLAIMS, judge, together, verdicts
+from liebayes.experiments.reproduce.claims import CLAIMS, judge, t_quantile, together, verdicts, welch_margin
+from liebayes.experiments.reproduce.curve_picture import draw_curves
 from liebayes.experiments.reproduce.curves import AXES
 from liebayes.experiments.reproduce.result import identity, read_all, result_path, store
 from liebayes.experiments.reproduce.rows import mean_and_error, rows
@@ -345,6 +346,14 @@ def test_claims_of_table_2() -> None:
     assert sum(word != "not decided" for word in words.values()) == 2
 
 
+def test_no_verdict_where_a_seed_diverged() -> None:
+    found = results_of("table1", "additive", BAD_FIGURES) + results_of("table1", "multiplicative", GOOD)
+    assert "holds" in verdict_words(found).values()
+    lost = planned("table1", "multiplicative", "desktop", seeds=(3,))
+    found.append({**identity(lost, lost.settings), "failed": "the loss is not finite"})
+    assert set(verdict_words(found).values()) == {"not decided"}
+
+
 def test_published_affine_is_compared_with_the_one_sgd() -> None:
     run = plan(TABLE2, Selection("desktop", ("published",), ("affine Gaussian",), datasets=("cifar10",), seeds=(0, 1, 2)))
     found = [result(one, *figures) for one, figures in zip(run, GOOD, strict=True)] + results_of("table2", "SGD", BAD_FIGURES)
@@ -358,7 +367,24 @@ def test_the_smoke_scale_has_no_verdict() -> None:
     assert "The paper's claims" not in text
 
 
+def test_quantiles_against_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for freedom in (1.0, 1.7, 2.0, 3.3, 8.0, 40.0):
+        assert t_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-6)
+    a, b = [1.0, 2.0, 4.0], [3.0, 3.1, 3.3, 3.2]
+    interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    errors = [mean_and_error(values)[1] or 0.0 for values in (a, b)]
+    assert welch_margin(errors[0], 3, errors[1], 4) == pytest.approx((interval.high - interval.low) / 2, rel=1e-6)
+
+
+def test_equal_methods_seldom_differ() -> None:
+    draws = random.Random(0)
+    verdict = [judge(*[[draws.gauss(0, 1) for _ in range(3)] for _ in range(2)], "lower") for _ in range(4000)]
+    assert sum(word != "not decided" for word in verdict) / 4000 < 0.055
+
+
 def test_judging() -> None:
+    assert judge([0.98] * 3, [0.98] * 5, "not lower") == "holds", "means that differ by rounding"
     assert judge([1, 1, 1], [2, 2, 2], "higher") == "does not hold"
     assert judge([1, 1, 1], [1, 1, 1], "lower") == "not decided"
     assert judge([1, 1, 1], [1, 1, 1], "not lower") == "holds"
@@ -412,3 +438,50 @@ def test_first_images() -> None:
 def test_wrong_names_say_which_there_are() -> None:
     with pytest.raises(SettingsError, match="affine Laplace"):
         plan(TABLE2, Selection(only=("affine Laplas",)))
+
+
+def test_a_feature_without_weights_has_no_place() -> None:
+    images = torch.rand(4, 1, 28, 28)
+    expected = feature_numbers(images[[0, 1, 3]])["localisation"]
+    images[2] = 0
+    assert feature_numbers(images)["localisation"] == pytest.approx(expected)
+
+
+# Results that differ from each other.
+
+
+def test_outside_figures_of_some_seeds_only() -> None:
+    figures = [(0.98, 0.08, 0.01), (0.98, 0.09, 0.01)]
+    first, second = results_of("table1", "additive", figures)
+    second |= {"outside": "fashion-mnist", "auroc_entropy": 0.9, "auroc_confidence": 0.8}
+    text = markdown(TABLE1, blocks(TABLE1, [first, second]))
+    assert "| additive | paper | 20 | 8 | 1 | 0.9000 | 0.8000 |" in text
+
+
+def test_more_figures_and_other_data_are_stored(tmp_path: Path) -> None:
+    path, one = tmp_path / "one.json", results_of("table1", "additive", [(0.98, 0.08, 0.01)])[0]
+    assert store(path, one) == "stored"
+    assert store(path, one) == "the same figures as stored"
+    assert "fewer figures" in store(path, {**one, "auroc_entropy": 0.9})
+    assert store(path, one) == "the same figures as stored", "nothing is lost"
+    assert "other figures, settings or data" in store(path, {**one, "data": "other"})
+
+
+def test_seeds_of_different_settings_are_marked() -> None:
+    found = results_of("table1", "additive", [(0.98, 0.08, 0.01), (0.98, 0.09, 0.01)])
+    found[0]["settings"], found[1]["settings"] = {"lr": 0.1, "seed": 0}, {"lr": 0.1, "seed": 1}
+    assert "different settings" not in line(rows(TABLE1, TABLE1.experiments[0], "desktop", found)[0])[0]
+    found[1]["settings"] = {"lr": 0.2, "seed": 1}
+    assert "different settings" in line(rows(TABLE1, TABLE1.experiments[0], "desktop", found)[0])[0]
+
+
+def test_the_picture_of_curves_has_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from liebayes.experiments.reproduce import curve_picture
+
+    usual, other = (plan(CURVES, Selection("desktop", ("ours",), ("centre",), mc_samples=k))[0] for k in (None, 8))
+    found = [result(usual, 0.97, 0.1, 0.01), result(other, 0.99, 0.05, 0.01)]
+    shown: list[Any] = []
+    draw = curve_picture._figure
+    monkeypatch.setattr(curve_picture, "_figure", lambda stored: shown.extend(stored) or draw(stored))
+    assert draw_curves(tmp_path, found, "desktop").exists()
+    assert shown == found[:1]

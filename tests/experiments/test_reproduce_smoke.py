@@ -16,6 +16,7 @@ from liebayes import data
 from liebayes.cli import main
 from liebayes.experiments import RunDirectory
 from liebayes.experiments.reproduce import TABLE1, Selection, plan
+from liebayes.optim import LieGroupBLR
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = {
@@ -112,6 +113,17 @@ def test_pictures_of_filters(table1: Path, real_data: Path) -> None:
     assert f"{numbers['carry_90_percent']:,}" in text
 
 
+def test_pictures_that_are_there_stay_on_the_page(table1: Path, real_data: Path) -> None:
+    page = table1 / "results" / "figure-filters.md"
+    assert reproduce(table1, "figure-filters", "--settings", "published", real=real_data) == 0
+    published = {line for line in page.read_text().splitlines() if "-published-" in line}
+    assert reproduce(table1, "figure-filters", "--settings", "paper", real=real_data) == 0
+    lines = page.read_text().splitlines()
+    assert len(published) == 2
+    assert published <= set(lines)
+    assert sum("-paper-" in line for line in lines) == 2
+
+
 def test_pictures_of_chosen_runs(table1: Path, real_data: Path, capsys: Captured) -> None:
     runs = sorted(str(path.parent) for path in (table1 / "runs").rglob("posterior.safetensors"))[:3]
     assert reproduce(table1, "figure-filters", "--runs", *runs, real=real_data) == 0
@@ -182,6 +194,27 @@ def test_a_loss_that_is_not_finite_is_a_result(
     assert "| SGD | ours | 1 | 1 | 0 of 1 | diverged | diverged | diverged |" in capsys.readouterr().out
     assert reproduce(tmp_path, "table1", "--experiments", "mnist-mlp", "--only", "SGD", real=real_data) == 0
     assert "run 1 of 1" not in capsys.readouterr().out, "it would only diverge again"
+
+
+def test_a_gradient_that_is_not_finite_does_not_stop_the_table(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(real_data, "mnist")
+    module = sys.modules["liebayes.experiments.train"]
+    step = module._step
+
+    def failing(optimizer: Any, *arguments: Any) -> torch.Tensor:
+        for p in optimizer.param_groups[0]["params"] if isinstance(optimizer, LieGroupBLR) else []:
+            with torch.no_grad():
+                p.fill_(float("inf"))
+        return step(optimizer, *arguments)
+
+    monkeypatch.setattr(module, "_step", failing)
+    words = ["--experiments", "mnist-mlp", "--only", "additive", "SGD", "--settings", "paper", "ours"]
+    assert reproduce(tmp_path, "table1", *words, real=real_data) == 0
+    found = {r["method"]: r for r in stored(tmp_path, "table1")}
+    assert "not finite" in found["additive"]["failed"]
+    assert "accuracy" in found["SGD"]
 
 
 CIFAR: list[tuple[str, Sequence[str]]] = [

@@ -56,6 +56,6 @@ def feature_numbers(images: Tensor) -> dict[str, Any]:
         "gini": found.gini,
         "hoyer": found.hoyer,
         "window": window,
-        "localisation": float(localisation(images.abs().sum(1), window).mean()),
+        "localisation": float(localisation(images.abs().sum(1), window).nanmean()),  # a feature of zeros has none
         "localisation_if_flat": (window / images.shape[-1]) ** 2,
     }

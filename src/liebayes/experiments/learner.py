@@ -47,6 +47,8 @@ def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
 
 def effective_size(settings: TrainSettings, dataset: Dataset) -> int:
     """N, counted fourfold with augmentation (App. B)."""
+    if settings.augment and dataset.augmentation is None:
+        raise ValueError(f"--augment: the data set {dataset.name} has no augmentation. Leave it out.")
     return len(dataset.train_labels) * (4 if settings.augment else 1)
 
 

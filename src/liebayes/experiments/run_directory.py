@@ -210,13 +210,14 @@ def _processor() -> str:
 
 
 def _git_state() -> str | None:
-    """The commit of the code, and whether it was changed; None outside a repository."""
+    """The commit of the code, and whether it was changed; None outside a repository, or in one that is not the code's own."""
     here = Path(__file__).parents[1]  # the package: results that runs have written beside it are no changes
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5, check=True)
-        status = subprocess.run(
-            ["git", "status", "--porcelain", "--", "."], cwd=here, capture_output=True, text=True, timeout=5, check=True
-        )
+        git("ls-files", "--error-unmatch", "__init__.py")
+        commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit.stdout.strip() + (" with changes" if status.stdout.strip() else "")
+    return commit + (" with changes" if status else "")

@@ -201,6 +201,7 @@ _PAIRS: dict[tuple[str, str], dict[str, Any]] = {
 
 def resolved(settings: TrainSettings) -> TrainSettings:
     """Every setting that was left out, filled in; settings that do not fit together are refused."""
+    settings = TrainSettings.from_json(settings.to_json())  # values that only the command line would have refused
     name = settings.dataset.strip().lower().replace("_", "-")
     defaults = {
         **RULES[settings.rule],

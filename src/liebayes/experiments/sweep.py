@@ -23,11 +23,12 @@ def sweep(file: Path, output: Path) -> int:
     planned = {name: resolved(dataclasses.replace(settings, output=output / name)) for name, settings in runs.items()}
     finished = [name for name in planned if _finished(planned[name])]
     print(f"{len(runs)} runs in {output}" + (f", {len(finished)} of them finished" if finished else ""), flush=True)
-    rows: dict[str, dict[str, Any]] = {}
+    axes = list(read_json(file)["grid"])
+    rows = {name: _row(planned[name], axes) for name in finished}
     for number, (name, settings) in enumerate(planned.items(), 1):
         if name not in finished:
             print(f"run {number} of {len(runs)}: {name}", flush=True)
-        rows[name] = _row(settings, axes=_axes(read_json(file)))
+            rows[name] = _row(settings, axes)
         _write(output, rows)
     print((output / "sweep.md").read_text(), end="")
     return int(any("failed" in row for row in rows.values()))
@@ -59,10 +60,6 @@ def combinations(content: Any) -> dict[str, TrainSettings]:
             raise SettingsError(f"two combinations would be called {name}.")
         found[name] = TrainSettings.from_json({**fixed, **chosen, "output": None, "resume": False})
     return found
-
-
-def _axes(content: Mapping[str, Any]) -> list[str]:
-    return list(content["grid"])
 
 
 def _finished(settings: TrainSettings) -> bool:

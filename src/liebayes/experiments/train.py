@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from .. import data
 from ..metrics import classification_metrics
+from ..optim import NonFiniteError
 from ..posterior import Posterior
 from . import checkpoint
 from .display import Display
@@ -51,7 +52,8 @@ def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[
     """
     own = None if dataset is None else as_dataset(dataset)
     if own is not None:
-        settings = dataclasses.replace(settings, dataset=own.name)
+        augment = own.augmentation is not None if settings.augment is None else settings.augment
+        settings = dataclasses.replace(settings, dataset=own.name, augment=augment)
     settings = resolved(settings)
     assert settings.output is not None
     run = RunDirectory(settings.output)
@@ -130,7 +132,7 @@ class InterruptedRunError(RunError):
 
 
 class DivergedRunError(RunError):
-    """The loss is not finite any more."""
+    """The loss, its gradients or the predictions are not finite any more."""
 
 
 class OtherEnvironmentWarning(UserWarning):
@@ -170,7 +172,10 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
                 done = progress.epoch + (progress.batch + 0.5) / steps_per_epoch
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(settings, done)
-                loss = float(_step(optimizer, network, images, labels))
+                try:
+                    loss = float(_step(optimizer, network, images, labels))
+                except NonFiniteError:  # on all ranks, if on one
+                    loss = math.nan
                 progress.batch += 1
                 progress.loss_sum += loss
                 progress.seconds += time.monotonic() - began
@@ -179,7 +184,8 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
                 asked = ranks.highest(2 if not math.isfinite(loss) else int(due))
                 if asked == 2:
                     raise DivergedRunError(
-                        f"The loss is not finite in epoch {progress.epoch + 1}: try a lower --lr. The last checkpoint is kept."
+                        f"The loss or its gradient is not finite in epoch {progress.epoch + 1}: try a lower --lr. The last "
+                        "checkpoint is kept."
                     )
                 if asked == 1:
                     save()
@@ -234,6 +240,8 @@ def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_si
     images = dataset.normalize(dataset.test_images)
     marginal = posterior.predict(images, samples, batch_size=batch_size)
     point = posterior.predict(images, 0, batch_size=batch_size)
+    if not all(bool(prediction.probabilities.isfinite().all()) for prediction in (marginal, point)):
+        raise DivergedRunError("Predictions on the test data are not finite: try a lower --lr.")
     found = {f"test_{k}": v for k, v in classification_metrics(marginal.probabilities, dataset.test_labels).items()}
     found |= {f"point_{k}": v for k, v in classification_metrics(point.probabilities, dataset.test_labels).items()}
     return found

@@ -50,10 +50,11 @@ class FilterResponseNorm(nn.Module):
     def thresholded(self, y: Tensor) -> Tensor:
         """max(y, τ), as y + (|y − τ| − (y − τ))/2: the same gradients, halves at ties included, and τ up to rounding.
 
-        torch.maximum saves masks for them, which the compiler stores slowly.
+        torch.maximum saves masks for them, which the compiler stores slowly; it serves where no gradient is asked for, and for
+        16 bits, where rounding would be seen and large numbers overflow.
         """
         tau = self._per_channel(self.tau, y)
-        if y.dtype.itemsize < 4:  # where rounding would be seen, and large numbers overflow
+        if y.dtype.itemsize < 4 or not torch.is_grad_enabled():
             return torch.maximum(y, tau)
         above = y - tau
         return y + 0.5 * (above.abs() - above)

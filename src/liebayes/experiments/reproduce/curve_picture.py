@@ -11,13 +11,21 @@ from matplotlib.ticker import MaxNLocator
 
 from ..report import Picture
 from ..report.style import MUTED, WIDTH, colour, in_style, save
-from .curves import AXES, CENTRE, Axis
+from .curves import AXES, CENTRE, CURVES, Axis
+from .recipe import Scale, Selection, plan
 from .result import FIGURES, Result
 
 
-def draw_curves(results: Path, stored: Sequence[Result], scale: str) -> Path:
+def draw_curves(results: Path, stored: Sequence[Result], scale: Scale) -> Path:
     """Writes curves.png."""
-    measured = [r for r in stored if r["scale"] == scale and "failed" not in r]
+    budgets = {run.method.name: run.given for run in plan(CURVES, Selection(scale, ("ours",)))}
+    measured = [
+        r
+        for r in stored
+        if r["scale"] == scale
+        and "failed" not in r
+        and all(r[name] == budgets[r["method"]][name] for name in ("epochs", "mc_samples"))
+    ]
     title = "The multiplicative rule on MNIST, one setting changed at a time"
     return save(Picture("curves", title, "", _figure(measured)), results)
 

@@ -8,6 +8,7 @@ all features.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,8 @@ def draw_filters(
             "give run directories with --runs."
         )
     results.mkdir(parents=True, exist_ok=True)
-    lines = []
+    page = results / "figure-filters.md"
+    lines = _lines_of_other_pictures(page, set(pairs))
     for name, sides in pairs.items():
         path = save(picture(name, f"First-layer features: {name}", sides), results)
         for side in sides:
@@ -144,8 +146,16 @@ def draw_filters(
             figures += [f"{n[key]:.3f}" for key in ("gini", "hoyer", "localisation", "localisation_if_flat")]
             lines.append([f"[{name}]({path.name})", side.label, *figures])
     text = "\n".join(["# First-layer features (Sec. 5.1)", "", *_about(), "", grid(HEADINGS, lines), ""])
-    write_whole(results / "figure-filters.md", text)
+    write_whole(page, text)
     return text
+
+
+def _lines_of_other_pictures(page: Path, drawn: set[str]) -> list[list[str]]:
+    """What the page says about pictures that are still there and are not drawn now."""
+    if not page.exists():
+        return []
+    found = re.findall(r"^\| (\[([^]]+)\]\(([^)]+)\).*) \|$", page.read_text(), re.MULTILINE)
+    return [line.split(" | ") for line, name, file in found if name not in drawn and (page.parent / file).exists()]
 
 
 def _about() -> list[str]:

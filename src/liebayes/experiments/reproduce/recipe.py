@@ -19,7 +19,7 @@ Scale = Literal["paper", "desktop", "smoke"]
 Source = Literal["paper", "published", "ours"]
 """Where settings come from: the paper's appendix, the authors' published commands, or this project."""
 Figure = tuple[float, float]
-"""A mean and its standard error; accuracies in per cent."""
+"""A mean and its standard error; accuracies in per cent. What the paper's ± is it does not say."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
     environment, last, settings = files.read_json("environment.json"), files.metrics()[-1], files.settings()
     posterior = Posterior.load(files.posterior, build_network(settings, dataset))
     wall = files.read_json(WALL).get("seconds") if (directory / WALL).exists() else None
-    return {
+    found = {
         **identity(run, settings),
         **{kind: last[f"test_{kind}"] for kind in (*FIGURES, "brier", "entropy")},
         **{name: value for name, value in last.items() if name.startswith("point_")},
@@ -71,6 +72,7 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
         "step_seconds": last["seconds"],
         "wall_seconds": wall,
     }
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in found.items()}
 
 
 def failed(run: Planned, directory: Path, reason: str) -> Result:
@@ -124,14 +126,18 @@ def is_stored(path: Path, directory: Path) -> bool:
 
 
 def store(path: Path, result: Result) -> str:
-    """Writes a result, and returns what is to be said about it. One with the same figures is left as it is."""
+    """Writes a result, and returns what is to be said about it. One with the same figures and data is left as it is."""
     before = read(path) if path.exists() else None
-    if before is not None and all(before.get(name) == result.get(name) for name in (*FIGURES, "failed", "settings")):
+    same = before is not None and all(
+        before.get(name) == result.get(name) for name in (*FIGURES, "failed", "settings", "data")
+    )
+    if same and set(result) <= set(before or {}):
         return "the same figures as stored"
     write_whole(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
     if before is None:
         return "stored"
-    return f"stored in place of a result with other figures or settings ({before.get('date')})"
+    what = "fewer figures" if same else "other figures, settings or data"
+    return f"stored in place of a result with {what} ({before.get('date')})"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -77,6 +77,9 @@ def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence
 
 
 def _note(results: Sequence[Result], experiment: Experiment) -> str:
-    """Says where the data were not all there."""
+    """Says where the data were not all there, and where seeds were trained with different settings, by an older recipe."""
     numbers = {r["train_images"] for r in results if "train_images" in r} - {experiment.images}
-    return f" (on {min(numbers):,} of {experiment.images:,} images)" if numbers else ""
+    note = f" (on {min(numbers):,} of {experiment.images:,} images)" if numbers else ""
+    of_a_run = ("seed", "threads", "compile", "evaluate_every")
+    settings = [{k: v for k, v in r.get("settings", {}).items() if k not in of_a_run} for r in results]
+    return note + (" (seeds with different settings)" if any(s != settings[0] for s in settings) else "")

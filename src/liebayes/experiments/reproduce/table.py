@@ -74,8 +74,8 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
             found.append(_outside(scale, outside))
         if judged:
             text = (
-                "A verdict needs three seeds on both sides; figures differ if their means do by more than two standard errors "
-                f"of the difference. It is about the {scale} scale, not about the paper's own runs."
+                "A verdict needs three seeds on both sides, none of which diverged; figures differ if Welch's t-test says so "
+                f"at 5 %. It is about the {scale} scale, not about the paper's own runs."
             )
             found.append(
                 Block(f"claims-{scale}", f"The paper's claims, {scale} scale", text, ("claim", "where", "here", "why"), judged)
@@ -123,11 +123,12 @@ def _figure(figure: Figure | tuple[float, float | None], digits: int) -> str:
 
 def _outside(scale: Scale, found: Sequence[Row]) -> Block:
     """How well each method's predictions tell another data set from its own."""
-    name = found[0].results[0]["outside"]
+    name = next(result["outside"] for row in found for result in row.results if "outside" in result)
     lines = []
     for row in found:
         cells = [_figure(mean_and_error(row.values(k)), 4) for k in ("auroc_entropy", "auroc_confidence")]
-        lines.append([row.method, row.source, str(row.epochs), str(row.mc_samples), str(len(row.results)), *cells])
+        seeds = str(len(row.values("auroc_entropy")))
+        lines.append([row.method, row.source, str(row.epochs), str(row.mc_samples), seeds, *cells])
     text = f"How well the predictive entropy, and the largest probability, tell images of {name} from test images: AUROC."
     headings = ("method", "settings", "epochs", "K", "seeds", "AUROC, entropy", "AUROC, largest probability")
     return Block(f"outside-{scale}", f"Outside the data, {scale} scale", text, headings, lines)

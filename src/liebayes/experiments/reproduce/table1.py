@@ -16,7 +16,9 @@ READINGS = (
     "Two magnitudes for each weight, w⁺ − w⁻, start at the two parts of one ordinary initial weight plus 0.001; the authors' "
     "program starts them at the sizes of two independent ones. Biases follow the same rule.",
     "max_step is ours: no magnitude grows or shrinks by more than a fifth in a step. Results count the steps it bounded.",
-    "The number of seeds is not in the paper; the paper scale here has five.",
+    "The number of seeds is not in the paper, nor what its ± is; the paper scale here has five seeds.",
+    "The paper's own figures for the CNN would break the first claim as we judge it: 87.55 % against 88.50 %. Its text calls "
+    "the accuracies comparable.",
     "The published settings are those of the authors' commands for MNIST; there are none for CIFAR-10. Their program is not "
     "ours: its multiplicative rule draws its noise once, when it is compiled.",
 )
@@ -67,10 +69,13 @@ PAPER_CNN = [
     Method("multiplicative", "paper", {**_MULTIPLICATIVE, **_CNN_SHARED, "lr": 100.0, "temperature": 0.001}, _CNN),
 ]
 _CNN_ADAPTIVE = {"metric": "adaptive", "prior_precision": 2.0, "mc_samples": 1}
+_OURS_CNN = "ours: the rule with the Adaptive metric, one sample and the paper's regulariser"
 OURS_CNN = [
-    Method("additive Adaptive", "ours", {**_ADDITIVE, **_CNN_ADAPTIVE, "lr": 0.001}, _OURS),
-    Method("multiplicative Adaptive", "ours", {**_MULTIPLICATIVE, **_CNN_ADAPTIVE, "lr": 0.03, "temperature": 0.001}, _OURS),
-]
+    Method("additive Adaptive", "ours", {**_ADDITIVE, **_CNN_ADAPTIVE, "lr": 0.001}, _OURS_CNN),
+    Method(
+        "multiplicative Adaptive", "ours", {**_MULTIPLICATIVE, **_CNN_ADAPTIVE, "lr": 0.03, "temperature": 0.001}, _OURS_CNN
+    ),
+]  # fmt: skip
 
 _SMOKE: dict[str, Any] = {"predictive_samples": 2}
 
