@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,10 @@ from ..bases import Normal
 from ..groups import DiagonalAffine, ScaleShift
 from ..optim import LieGroupBLR, reference
 from ..optim.buckets import Bucket
-from ..optim.noise import Source
+from ..optim.settings import Common
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LARGEST = 1e18
 """A bound on the relative growth of a in one step, whose square float32 can hold."""
@@ -48,13 +51,7 @@ class GaussianBaseline(LieGroupBLR, ABC):
         damping: float,
         initial_curvature: float,
         mc_samples: int,
-        seed: int,
-        noise: Source | None,
-        maximize: bool,
-        nonfinite: Literal["raise", "skip"],
-        foreach: bool,
-        parallel: bool | None,
-        process_group: Any,
+        **common: Unpack[Common],
     ) -> None:
         self._own_defaults = {"damping": damping, "initial_curvature": initial_curvature}
         super().__init__(
@@ -67,13 +64,7 @@ class GaussianBaseline(LieGroupBLR, ABC):
             scale_momentum=scale_momentum,
             mc_samples=mc_samples,
             prior=prior,
-            seed=seed,
-            noise=noise,
-            maximize=maximize,
-            nonfinite=nonfinite,
-            foreach=foreach,
-            parallel=parallel,
-            process_group=process_group,
+            **common,
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -18,15 +18,18 @@ The affine rule of Sec. 4.3 has a ← a·eᵘ there: iVON is its second-order ap
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ..groups import ScaleShift
 from ..optim import reference
 from ..optim.buckets import Bucket
-from ..optim.noise import Source
+from ..optim.settings import Common
 from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class IVON(GaussianBaseline):
@@ -44,13 +47,7 @@ class IVON(GaussianBaseline):
         damping: d, added to the curvature; without it, flat directions take steps that are too long.
         initial_curvature: h before the first step; the variance starts at 1/(N(h + δ/N + d)).
         mc_samples: Monte Carlo samples per step.
-        seed: fixes all noise.
-        noise: where it comes from, see `LieGroupBLR`.
-        maximize: ascend the objective instead.
-        nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step.
-        foreach: work on many parameters at once.
-        parallel: evaluate the samples of `step(closure)` in threads, see `LieGroupBLR`.
-        process_group: the processes to average over; all of them by default where torch.distributed runs.
+        common: `seed`, `noise`, `maximize`, `nonfinite`, `foreach`, `parallel` and `process_group`, as in `LieGroupBLR`.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 1)
@@ -74,13 +71,7 @@ class IVON(GaussianBaseline):
         damping: float = 1.0,
         initial_curvature: float = 0.1,
         mc_samples: int = 1,
-        seed: int = 0,
-        noise: Source | None = None,
-        maximize: bool = False,
-        nonfinite: Literal["raise", "skip"] = "raise",
-        foreach: bool = True,
-        parallel: bool | None = None,
-        process_group: Any = None,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             params,
@@ -92,13 +83,7 @@ class IVON(GaussianBaseline):
             damping=damping,
             initial_curvature=initial_curvature,
             mc_samples=mc_samples,
-            seed=seed,
-            noise=noise,
-            maximize=maximize,
-            nonfinite=nonfinite,
-            foreach=foreach,
-            parallel=parallel,
-            process_group=process_group,
+            **common,
         )
 
     @staticmethod

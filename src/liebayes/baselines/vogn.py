@@ -16,18 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ..groups import ScaleShift
 from ..optim import reference
 from ..optim.buckets import Bucket
-from ..optim.noise import Source
-from ..optim.settings import named
+from ..optim.settings import Common, named
 from ..optim.sharding import is_sharded
 from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
 from .per_example import SquaredGradients
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class VOGN(GaussianBaseline):
@@ -61,13 +63,14 @@ class VOGN(GaussianBaseline):
         damping: float = 0.01,
         initial_curvature: float = 0.01,
         mc_samples: int = 1,
-        seed: int = 0,
-        noise: Source | None = None,
-        maximize: bool = False,
-        nonfinite: Literal["raise", "skip"] = "raise",
-        foreach: bool = True,
-        process_group: Any = None,
+        **common: Unpack[Common],
     ) -> None:
+        if common.get("parallel"):
+            raise ValueError(
+                "VOGN evaluates samples one after the other: threads see copies of the parameters, whose uses it does not "
+                "know. Leave parallel out."
+            )
+        common["parallel"] = False
         super().__init__(
             params,
             lr,
@@ -78,13 +81,7 @@ class VOGN(GaussianBaseline):
             damping=damping,
             initial_curvature=initial_curvature,
             mc_samples=mc_samples,
-            seed=seed,
-            noise=noise,
-            maximize=maximize,
-            nonfinite=nonfinite,
-            foreach=foreach,
-            parallel=False,  # threads see copies of the parameters, whose uses are not known here
-            process_group=process_group,
+            **common,
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

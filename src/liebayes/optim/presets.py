@@ -1,21 +1,24 @@
 """The three algorithms of the paper (Alg. 1–3), with defaults that work out of the box.
 
 The defaults were chosen by stratified 5-fold cross-validation on the digits of scikit-learn: `benchmarks/optimizers.py`, with
-its last results in `results/optimizers.json`.
+its last results in `results/optimizers.json`. `common` are the options of `LieGroupBLR` that have the same defaults in all of
+them: seed, noise, maximize, nonfinite, foreach, parallel and process_group.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..bases import Base, Normal, Rayleigh
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Metric
-from .noise import Source
 from .optimizer import LieGroupBLR
-from .settings import Prior
+from .settings import Common, Prior
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def default_base(data_size: int) -> Base:
@@ -59,13 +62,7 @@ class AdditiveBLR(LieGroupBLR):
         metric: Metric = Absorbed(),
         max_step: float | None = None,
         initial_scale: float = 1.0,
-        seed: int = 0,
-        noise: Source | None = None,
-        maximize: bool = False,
-        nonfinite: Literal["raise", "skip"] = "raise",
-        foreach: bool = True,
-        parallel: bool | None = None,
-        process_group: Any = None,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             params,
@@ -80,13 +77,7 @@ class AdditiveBLR(LieGroupBLR):
             metric=metric,
             max_step=max_step,
             initial_scale=initial_scale,
-            seed=seed,
-            noise=noise,
-            maximize=maximize,
-            nonfinite=nonfinite,
-            foreach=foreach,
-            parallel=parallel,
-            process_group=process_group,
+            **common,
         )
 
 
@@ -118,13 +109,7 @@ class MultiplicativeBLR(LieGroupBLR):
         prior: Prior = 0.03,
         metric: Metric = Adaptive(),
         max_step: float | None = 0.2,
-        seed: int = 0,
-        noise: Source | None = None,
-        maximize: bool = False,
-        nonfinite: Literal["raise", "skip"] = "raise",
-        foreach: bool = True,
-        parallel: bool | None = None,
-        process_group: Any = None,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             params,
@@ -138,13 +123,7 @@ class MultiplicativeBLR(LieGroupBLR):
             prior=prior,
             metric=metric,
             max_step=max_step,
-            seed=seed,
-            noise=noise,
-            maximize=maximize,
-            nonfinite=nonfinite,
-            foreach=foreach,
-            parallel=parallel,
-            process_group=process_group,
+            **common,
         )
 
 
@@ -188,13 +167,7 @@ class AffineBLR(LieGroupBLR):
         metric: Metric = Absorbed(),
         max_step: float | None = 0.2,
         initial_scale: float = 1.0,
-        seed: int = 0,
-        noise: Source | None = None,
-        maximize: bool = False,
-        nonfinite: Literal["raise", "skip"] = "raise",
-        foreach: bool = True,
-        parallel: bool | None = None,
-        process_group: Any = None,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(
             params,
@@ -211,11 +184,5 @@ class AffineBLR(LieGroupBLR):
             metric=metric,
             max_step=max_step,
             initial_scale=initial_scale,
-            seed=seed,
-            noise=noise,
-            maximize=maximize,
-            nonfinite=nonfinite,
-            foreach=foreach,
-            parallel=parallel,
-            process_group=process_group,
+            **common,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -14,9 +14,23 @@ from ..groups import LieGroup, Product
 from ..rule import Metric
 from ..rule.family import require_fit
 from .layout import layout_for
+from .noise import Source
 from .sharding import require_shardable
 
 Prior = float | Callable[[Tensor], Tensor]
+
+
+class Common(TypedDict, total=False):
+    """Options of `LieGroupBLR` that all optimizers built on it pass on as they are."""
+
+    seed: int
+    noise: Source | None
+    maximize: bool
+    nonfinite: Literal["raise", "skip"]
+    foreach: bool
+    parallel: bool | None
+    process_group: Any
+
 
 OBJECTS = ("group", "base", "metric", "prior")
 """Settings that are objects: a checkpoint holds their text, and the optimizer that loads it must have the same."""
