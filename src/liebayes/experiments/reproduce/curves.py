@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .recipe import Budget, Experiment, Method, Recipe
 from .table1 import PUBLISHED_MLP, TABLE1
 
-CENTRE = {**PUBLISHED_MLP[1].settings, "epochs": 3, "mc_samples": 2}
+CENTRE: dict[str, Any] = {**PUBLISHED_MLP[1].settings, "epochs": 3, "mc_samples": 2}
 
 
 @dataclass(frozen=True)
