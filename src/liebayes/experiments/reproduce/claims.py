@@ -159,15 +159,17 @@ def t_quantile(p: float, freedom: float) -> float:
     steps = 400
 
     def area(end: float) -> float:  # above the median, by Simpson's rule
-        width = end / steps
+        width = math.atan(end / math.sqrt(freedom)) / steps
         values = [math.cos(k * width) ** (freedom - 1) for k in range(steps + 1)]
         return constant * width / 3 * (values[0] + 4 * sum(values[1::2]) + 2 * sum(values[2:-1:2]) + values[-1])
 
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
+    low, high = 0.0, 1.0
+    while area(high) < p - 0.5:
+        low, high = high, 2 * high
+    for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if area(middle) < p - 0.5 else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
+    return low
 
 
 def together(words: Sequence[Word]) -> Word:
