@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from liebayes import native
+
 from . import contest, floats, networks, parts, picture, quiet, report, scaling, steps
 from .environment import ROOT, environment
 from .sizes import SIZES, Sizes
@@ -25,18 +27,21 @@ ROWS = ("affine", "affine-small", "noise", "mlp-additive", "mlp-multiplicative",
 def main(description: str | None) -> int:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="about a minute: the same as --sizes quick")
-    parser.add_argument("--scaling", action="store_true", help="cost with parameters, samples and ranks instead of the table")
-    parser.add_argument("--parts", action="store_true", help="what rows 2 and 4 consist of, instead of the table")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--scaling", action="store_true", help="cost with parameters, samples and ranks instead of the table")
+    what.add_argument("--parts", action="store_true", help="what rows 2 and 4 consist of, instead of the table")
     parser.add_argument("--anyway", action="store_true", help="measure although others take the cores; marked as not quiet")
     parser.add_argument("--sizes", choices=SIZES, default=None, help="how large the work is; full by default")
     parser.add_argument("--rounds", type=int, default=None)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=None, help="some rows only")
+    what.add_argument("--rows", nargs="+", choices=ROWS, default=None, help="some rows only")
     parser.add_argument("--output", type=Path, default=None, help="by default the stored result, for all rows at full size")
     parser.add_argument("--redraw", action="store_true", help=f"draw {PICTURE.name} from the stored result, and nothing else")
     args = parser.parse_args()
     if args.redraw:
         picture.draw(json.loads(SCALING.read_text()), PICTURE)
         return 0
+    if args.parts and not native.available():
+        parser.error("--parts takes the kernel's path apart, and there is none: liebayes info says why.")
     name = args.sizes or ("quick" if args.quick else "full")
     sizes = SIZES[name]
     if args.rounds:
@@ -54,7 +59,7 @@ def main(description: str | None) -> int:
             result |= scaling.measure(sizes, args.anyway)
         else:
             result |= table(sizes, tuple(parts.ROWS) if args.parts else args.rows or ROWS, args.anyway)
-            report.show(result)
+            print(report.parts_markdown(result)) if args.parts else report.show(result)
         print(f"took {time.perf_counter() - began:.0f} s")
     except quiet.BusyError as error:
         print(error, file=sys.stderr)

@@ -279,10 +279,21 @@ def test_the_parts_in_tiny(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "parts.json").read_text())
     assert [row["key"] for row in result["rows"]] == list(parts.ROWS)
     table = report.parts_markdown(result)
+    assert table in done.stdout
     for row in result["rows"]:
         assert row["figures"][row["ours"]]["median"] > 0
         assert all(f"| {row['work']} | {name} |" in table for name in row["figures"])
     assert table.count("100%") >= len(result["rows"])
+
+
+def test_the_parts_need_the_kernel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from speed import command as command_module
+
+    monkeypatch.setattr(sys, "argv", ["speed", "--parts", "--anyway"])
+    monkeypatch.setattr(native, "available", lambda: False)
+    with pytest.raises(SystemExit):
+        command_module.main(None)
+    assert "there is none" in capsys.readouterr().err
 
 
 def test_quick_stores_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
