@@ -57,9 +57,12 @@ def main(description: str | None) -> int:
         began = time.perf_counter()
         if args.scaling:
             result |= scaling.measure(sizes, args.anyway)
+        elif args.parts:
+            result |= table(sizes, tuple(parts.ROWS), args.anyway)
+            print(report.parts_markdown(result))
         else:
-            result |= table(sizes, tuple(parts.ROWS) if args.parts else args.rows or ROWS, args.anyway)
-            print(report.parts_markdown(result)) if args.parts else report.show(result)
+            result |= table(sizes, args.rows or ROWS, args.anyway)
+            report.show(result)
         print(f"took {time.perf_counter() - began:.0f} s")
     except quiet.BusyError as error:
         print(error, file=sys.stderr)

@@ -465,3 +465,19 @@ def test_training_follows_the_schedule(tmp_path: Path) -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == pytest.approx(0.1, rel=0.02)
     assert rates[-1] < 1e-4
+
+
+def test_the_commit_of_another_repository_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the package is installed inside somebody's project."""
+    from liebayes.experiments import run_directory
+
+    package = tmp_path / "venv" / "liebayes"
+    (package / "experiments").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    identity = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "theirs"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(run_directory, "__file__", str(package / "experiments" / "run_directory.py"))
+    assert run_directory._git_state() is None
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    assert (run_directory._git_state() or "").endswith("with changes")

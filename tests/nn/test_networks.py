@@ -141,3 +141,14 @@ def test_filter_response_norm_gradients() -> None:
         norm.tau.fill_(-0.3)
     x = torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(norm, (x,))
+
+
+def test_the_threshold_is_the_same_without_gradients() -> None:
+    norm = FilterResponseNorm(3).double()
+    with torch.no_grad():
+        norm.tau.copy_(torch.tensor([-0.5, 0.0, 0.7]))
+    y = torch.randn(4, 3, 5, 5, dtype=torch.float64)
+    expected = torch.where(y > norm.tau.view(-1, 1, 1), y, norm.tau.view(-1, 1, 1))
+    torch.testing.assert_close(norm.thresholded(y), expected)
+    with torch.no_grad():
+        assert torch.equal(norm.thresholded(y), expected)
