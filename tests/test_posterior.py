@@ -646,6 +646,39 @@ def test_compiled_models(tmp_path: Path) -> None:
     assert_same(posterior, Posterior.load(tmp_path / "q.safetensors", compiled))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("samples", [0, 1, 3])
+def test_predictions_of_compiled_models_are_compiled(samples: int) -> None:
+    """By one graph for all draws; `Net` has a batch norm and dropout, which a graph of training would get wrong."""
+    graphs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        graphs.append(0)
+        which = len(graphs) - 1
+
+        def run(*inputs: object) -> object:
+            graphs[which] += 1
+            return graph.forward(*inputs)
+
+        return run
+
+    torch.compiler.reset()
+    model = Net()
+    compiled = torch.compile(model, backend=backend)
+    compiled(X)
+    optimizer = lb.AffineBLR(model.parameters(), data_size=20, base=Normal(0.2), mc_samples=1)
+    graphs.clear()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = optimizer.posterior(compiled).predict(X, samples=samples, batch_size=10)  # type: ignore[arg-type]
+    assert graphs == [2 * max(samples, 1)]
+    expected = optimizer.posterior(model).predict(X, samples=samples, batch_size=10)
+    torch.testing.assert_close(found.probabilities, expected.probabilities)
+    threaded = optimizer.posterior(compiled).predict(X, samples=samples, batch_size=10, parallel=samples > 1)  # type: ignore[arg-type]
+    torch.testing.assert_close(threaded.probabilities, expected.probabilities)
+    assert graphs == [2 * max(samples, 1) * (1 if samples > 1 else 2)]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+
+
 def test_tied_weights_are_one() -> None:
     model = Net()
     posterior = posterior_of(model)

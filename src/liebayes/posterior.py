@@ -32,13 +32,15 @@ class Posterior:
     """A distribution over the weights of a module; `optimizer.posterior(model)` makes one, `Posterior.load` reads one.
 
     Args:
-        model: the module, used for its architecture; wrappers of torch.compile and data parallelism are taken off.
+        model: the module, used for its architecture; wrappers of torch.compile and data parallelism are taken off. Of a
+            compiled module, predictions are compiled too.
         families: for the names of trained parameters (those of the module without wrappers), the member of its family.
         temperature: the τ it was trained with, for the record.
     """
 
     def __init__(self, model: nn.Module, families: Mapping[str, Family[Any]], *, temperature: float = 1.0) -> None:
         self.model: nn.Module = unwrap(model)
+        self._compiled: nn.Module | None = model if getattr(model, "_orig_mod", None) is self.model else None
         parameters = dict(self.model.named_parameters())
         self.families: dict[str, Family[Any]] = dict(families)
         unknown = sorted(set(self.families) - set(parameters))
@@ -146,7 +148,8 @@ class Posterior:
                 a mean and a noise variance.
             seed: fixes the draws.
             parallel: make the predictions of several draws in threads, one draw in each; the same numbers as one after the
-                other, to rounding. By default where the model allows it; True insists.
+                other, to rounding. By default where the model allows it and is not compiled; True insists, and goes past the
+                compilation.
         """
         if task not in ("classification", "regression"):
             raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
@@ -158,12 +161,16 @@ class Posterior:
         batches = input_batches(inputs, batch_size, first.device)
 
         average = Classes() if task == "classification" else Values()
+        called, prefix = self.model, ""
+        if self._compiled is not None and not parallel:
+            called, prefix, parallel = self._compiled, "_orig_mod.", False
 
         def draw() -> dict[str, Tensor]:
-            return {**(self.sample(generator) if samples else self.point()), **self.buffers}
+            weights = {**(self.sample(generator) if samples else self.point()), **self.buffers}
+            return {prefix + name: value for name, value in weights.items()}
 
         with torch.no_grad(), evaluation_mode(self.model):
-            Drawing(self.model, draw, max(samples, 1), batches).into(average, parallel)
+            Drawing(called, draw, max(samples, 1), batches).into(average, parallel)
             return average.result()
 
     def recompute_statistics(self, loader: Iterable[Any], *, sample: bool = False, seed: int = 0) -> None:
@@ -248,8 +255,7 @@ class Posterior:
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} is not a posterior of liebayes: its format is {metadata.get('format')!r}.")
         header = json.loads(metadata["families"])
-        plain = unwrap(model)
-        expected = dict(plain.named_parameters())
+        expected = dict(unwrap(model).named_parameters())
         families: dict[str, Family[Any]] = {}
         for name, entry in header.items():
             if name not in expected:
@@ -272,7 +278,7 @@ class Posterior:
                     f"{tuple(expected[name].shape)}."
                 )
             families[name] = family
-        posterior = cls(plain, families, temperature=float(metadata["temperature"]))
+        posterior = cls(model, families, temperature=float(metadata["temperature"]))
         for kind_name, store in (("fixed", posterior.fixed), ("buffer", posterior.buffers)):
             stored = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{kind_name}/")}
             for name in sorted({*store, *stored}):

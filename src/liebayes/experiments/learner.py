@@ -15,7 +15,7 @@ from ..bases import Base, Dirac, Normal, parse
 from ..data import Dataset
 from ..groups import Additive, DiagonalAffine, Multiplicative, Shift
 from ..optim import LieGroupBLR, default_base, local_gradients
-from ..posterior import Posterior
+from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Adaptive, Family, Fisher, Metric
 from .settings import TrainSettings
 
@@ -101,5 +101,5 @@ def posterior_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> Posterio
     """What the optimizer has learned. SGD is the additive rule on a Dirac base (Sec. 4.1), and its posterior a point."""
     if not isinstance(optimizer, torch.optim.SGD):
         return cast(LieGroupBLR, optimizer).posterior(model)
-    points = {name: Shift(p.detach().clone()) for name, p in model.named_parameters()}
+    points = {name: Shift(p.detach().clone()) for name, p in unwrap(model).named_parameters()}
     return Posterior(model, {name: Family(Additive(), Dirac(), g) for name, g in points.items()}, temperature=0.0)

@@ -201,7 +201,7 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
             progress.batch, progress.loss_sum = 0, 0.0
             if progress.epoch % settings.evaluate_every == 0 or progress.epoch == epochs:
                 samples = 1 if settings.rule == "sgd" else settings.predictive_samples  # all draws of a point are one
-                line |= evaluate(posterior_of(optimizer, model), learner.dataset, samples)
+                line |= evaluate(posterior_of(optimizer, network), learner.dataset, samples)
             progress.lines.append(line)
             save()
             display.epoch(line)
