@@ -126,7 +126,7 @@ TABLE1 = Recipe(
             },
             {
                 "paper": Budget(seeds=5),
-                "desktop": Budget(seeds=1, epochs=3, mc_samples=1),
+                "desktop": Budget(seeds=1, epochs=3, mc_samples=1, settings={"compile": True, "evaluate_every": 3}),
                 "smoke": Budget(seeds=1, epochs=1, mc_samples=1, images=50, settings=_SMOKE),
             },
             images=50_000,
