@@ -63,6 +63,8 @@ BAD_USAGE = {
     "train --signs dale": "which only --rule multiplicative does",
     "train --rule sgd --base Normal(1)": "means nothing to --rule sgd",
     "train --rule sgd --mc-samples 2": "means nothing to --rule sgd",
+    "train --rule sgd --split-batch": "means nothing to --rule sgd",
+    "train --mc-samples 5 --split-batch": "32 images do not split into 5 equal parts",
     "train --rule additive --scale-lr 1": "means nothing to --rule additive",
     "train --warmup-epochs 9 --epochs 3": "more than the 3 --epochs",
     "train --from-file nothing.json": "nothing.json cannot be read: No such file",
@@ -465,6 +467,21 @@ def test_training_follows_the_schedule(tmp_path: Path) -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == pytest.approx(0.1, rel=0.02)
     assert rates[-1] < 1e-4
+
+
+def test_every_sample_has_its_part_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def recording(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(labels))
+        return torch.nn.functional.cross_entropy(logits, labels)
+
+    monkeypatch.setattr(sys.modules["liebayes.experiments.train"], "cross_entropy", recording)
+    words = ["--mc-samples", "4", "--split-batch", "--output", str(tmp_path / "run")]
+    assert main(["train", *QUICK, *words]) == 0
+    images = 1437
+    full, last = divmod(images, 128)
+    assert sizes == [32] * 4 * full + [last] * 4, "the last batch, a smaller one, is whole for every sample"
 
 
 def test_the_commit_of_another_repository_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

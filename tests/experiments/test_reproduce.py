@@ -471,6 +471,12 @@ def test_seeds_of_different_settings_are_marked() -> None:
     found = results_of("table1", "additive", [(0.98, 0.08, 0.01), (0.98, 0.09, 0.01)])
     found[0]["settings"], found[1]["settings"] = {"lr": 0.1, "seed": 0}, {"lr": 0.1, "seed": 1}
     assert "different settings" not in line(rows(TABLE1, TABLE1.experiments[0], "desktop", found)[0])[0]
+    found[1]["settings"] = {"lr": 0.1, "seed": 1, "split_batch": False}
+    assert "different settings" not in line(rows(TABLE1, TABLE1.experiments[0], "desktop", found)[0])[0], "its default"
+    found[1]["settings"] = {"lr": 0.1, "seed": 1, "split_batch": True}
+    said = line(rows(TABLE1, TABLE1.experiments[0], "desktop", found)[0])[0]
+    assert "different settings" in said
+    assert "part of the batch" in said
     found[1]["settings"] = {"lr": 0.2, "seed": 1}
     assert "different settings" in line(rows(TABLE1, TABLE1.experiments[0], "desktop", found)[0])[0]
 

@@ -41,6 +41,8 @@ class TrainSettings:
     """Images per step, over all processes."""
     mc_samples: int | None = None
     """Monte Carlo samples per step, in every process."""
+    split_batch: bool = False
+    """Give every sample its own part of the batch: several samples, nearly at the cost of one."""
     lr: float | None = None
     """The step size α at its height."""
     scale_lr: float | None = None
@@ -146,13 +148,13 @@ MODELS = ("mlp", "lenet", "resnet20")
 _CURVATURE = ("damping", "initial_curvature")
 _NOT_GAUSSIAN = ("base", "metric", "scale_lr", "max_step", "temperature")
 _ALIEN: dict[str, tuple[str, ...]] = {
-    "sgd": ("base", "metric", "scale_lr", "scale_momentum", "temperature", "max_step", *_CURVATURE),
+    "sgd": ("split_batch", "base", "metric", "scale_lr", "scale_momentum", "temperature", "max_step", *_CURVATURE),
     "additive": ("scale_lr", "scale_momentum", "temperature", *_CURVATURE),
     "multiplicative": ("scale_lr", "scale_momentum", *_CURVATURE),
     "affine": _CURVATURE,
     "ivon": _NOT_GAUSSIAN,
     "vogn": _NOT_GAUSSIAN,
-    "ivon-opt": (*_NOT_GAUSSIAN, "damping"),
+    "ivon-opt": (*_NOT_GAUSSIAN, "damping", "split_batch"),
 }
 """What does not belong to a rule."""
 _IMAGES = {"model": "resnet20", "epochs": 30, "batch_size": 200, "augment": True}
@@ -241,6 +243,11 @@ def _require(s: TrainSettings) -> None:
         raise SettingsError(f"--signs {s.signs} keeps magnitudes positive, which only --rule multiplicative does.")
     if s.rule == "vogn" and s.compile:
         raise SettingsError("--rule vogn stops at every layer for the gradients of single examples: leave --compile out.")
+    if s.split_batch and (s.batch_size or 1) % (s.mc_samples or 1):
+        raise SettingsError(
+            f"--split-batch: {s.batch_size} images do not split into {s.mc_samples} equal parts, one for each sample. Choose "
+            "a --batch-size that is a multiple of --mc-samples."
+        )
     alien = {name: getattr(s, name) for name in _ALIEN.get(s.rule, ()) if getattr(s, name)}
     alien |= {"mc_samples": s.mc_samples} if s.rule == "sgd" and s.mc_samples != 1 else {}
     for name, value in alien.items():

@@ -173,7 +173,8 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(settings, done)
                 try:
-                    loss = float(_step(optimizer, network, images, labels))
+                    split = settings.split_batch and len(labels) == (settings.batch_size or 0) // ranks.size
+                    loss = float(_step(optimizer, network, images, labels, split))
                 except NonFiniteError:  # on all ranks, if on one
                     loss = math.nan
                 progress.batch += 1
@@ -225,14 +226,16 @@ def _threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _step(optimizer: torch.optim.Optimizer, network: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
-    def closure() -> Tensor:
+def _step(
+    optimizer: torch.optim.Optimizer, network: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, split: bool
+) -> Tensor:
+    def closure(images: Tensor = images, labels: Tensor = labels) -> Tensor:
         optimizer.zero_grad()
         loss = cross_entropy(network(images), labels)
         loss.backward()
         return loss.detach()
 
-    return cast(Any, optimizer).step(closure)
+    return cast(Any, optimizer).step(closure, **({"batch": (images, labels)} if split else {}))
 
 
 def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_size: int = 500) -> dict[str, float]:

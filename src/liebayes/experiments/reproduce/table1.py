@@ -78,6 +78,7 @@ OURS_CNN = [
 ]  # fmt: skip
 
 _SMOKE: dict[str, Any] = {"predictive_samples": 2}
+_SPLIT: dict[str, Any] = {"split_batch": True}
 
 TABLE1 = Recipe(
     "table1",
@@ -126,8 +127,9 @@ TABLE1 = Recipe(
             },
             {
                 "paper": Budget(seeds=5),
-                "desktop": Budget(seeds=1, epochs=3, mc_samples=1, settings={"compile": True, "evaluate_every": 3}),
-                "smoke": Budget(seeds=1, epochs=1, mc_samples=1, images=50, settings=_SMOKE),
+                # With one sample the multiplicative rule diverges at the paper's step size.
+                "desktop": Budget(seeds=1, epochs=3, settings={**_SPLIT, "compile": True, "evaluate_every": 3}),
+                "smoke": Budget(seeds=1, epochs=1, mc_samples=2, images=20, settings={**_SMOKE, **_SPLIT, "batch_size": 10}),
             },
             images=50_000,
         ),
