@@ -86,7 +86,7 @@ def test_a_scale_only_shortens() -> None:
     ):
         a, b = paper.settings.to_json(), desktop.settings.to_json()
         changed = {name for name in a if a[name] != b[name]}
-        assert changed <= {"epochs", "mc_samples", "warmup_epochs", "evaluate_every", "output"}
+        assert changed <= {"epochs", "mc_samples", "split_batch", "warmup_epochs", "evaluate_every", "compile", "output"}
         assert b["epochs"] <= a["epochs"]
         assert b["mc_samples"] <= a["mc_samples"]
         assert b["warmup_epochs"] / b["epochs"] == pytest.approx(a["warmup_epochs"] / a["epochs"], abs=1e-6)
@@ -462,6 +462,9 @@ def test_more_figures_and_other_data_are_stored(tmp_path: Path) -> None:
     path, one = tmp_path / "one.json", results_of("table1", "additive", [(0.98, 0.08, 0.01)])[0]
     assert store(path, one) == "stored"
     assert store(path, one) == "the same figures as stored"
+    assert store(path, {**one, "settings": {**one.get("settings", {}), "split_batch": False}}) == "the same figures as stored"
+    assert "other figures, settings" in store(path, {**one, "settings": {**one.get("settings", {}), "split_batch": True}})
+    assert "other figures, settings" in store(path, one)
     assert "fewer figures" in store(path, {**one, "auroc_entropy": 0.9})
     assert store(path, one) == "the same figures as stored", "nothing is lost"
     assert "other figures, settings or data" in store(path, {**one, "data": "other"})

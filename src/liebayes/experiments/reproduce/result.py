@@ -128,8 +128,10 @@ def is_stored(path: Path, directory: Path) -> bool:
 def store(path: Path, result: Result) -> str:
     """Writes a result, and returns what is to be said about it. One with the same figures and data is left as it is."""
     before = read(path) if path.exists() else None
-    same = before is not None and all(
-        before.get(name) == result.get(name) for name in (*FIGURES, "failed", "settings", "data")
+    same = (
+        before is not None
+        and all(before.get(name) == result.get(name) for name in (*FIGURES, "failed", "data"))
+        and settings_of(before) == settings_of(result)
     )
     if same and set(result) <= set(before or {}):
         return "the same figures as stored"
@@ -138,6 +140,11 @@ def store(path: Path, result: Result) -> str:
         return "stored"
     what = "fewer figures" if same else "other figures, settings or data"
     return f"stored in place of a result with {what} ({before.get('date')})"
+
+
+def settings_of(result: Result) -> dict[str, Any]:
+    """The settings of a result. Those it does not name, because they came later, had their defaults."""
+    return {**TrainSettings().to_json(), **result.get("settings", {})}
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..settings import TrainSettings
 from .recipe import Experiment, Planned, Printed, Recipe, Scale
-from .result import Result
+from .result import Result, settings_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ def _note(results: Sequence[Result], experiment: Experiment) -> str:
     numbers = {r["train_images"] for r in results if "train_images" in r} - {experiment.images}
     note = f" (on {min(numbers):,} of {experiment.images:,} images)" if numbers else ""
     of_a_run = ("seed", "threads", "compile", "evaluate_every")
-    younger = dataclasses.asdict(TrainSettings())  # settings that a result does not name, because they came later
-    settings = [{k: v for k, v in {**younger, **r.get("settings", {})}.items() if k not in of_a_run} for r in results]
+    settings = [{k: v for k, v in settings_of(r).items() if k not in of_a_run} for r in results]
     note += " (each sample on its part of the batch)" if any(s["split_batch"] for s in settings) else ""
     return note + (" (seeds with different settings)" if any(s != settings[0] for s in settings) else "")
