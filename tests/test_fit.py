@@ -266,6 +266,27 @@ def test_temperature_scales_the_variance() -> None:
     assert max(deviations(q, mean, 0.01 * covariance)) < 0.02
 
 
+@pytest.mark.parametrize("metric", [lb.Fisher(), lb.Absorbed(), lb.Adaptive()], ids=str)
+def test_the_unit_of_the_loss_does_not_matter(metric: lb.rule.Metric) -> None:
+    """The loss and τ a million times larger are the same problem, whatever the metric."""
+    mean, _, precision = gaussian(3, 4.0, seed=6)
+    plain, large = (
+        lb.fit(
+            lambda t, unit=unit: unit * quadratic(mean, precision)(t),
+            DiagonalAffine(),
+            Normal(),
+            torch.zeros(3),
+            temperature=unit,
+            metric=metric,
+            steps=200,
+        )
+        for unit in (1.0, 2.0**20)
+    )
+    torch.testing.assert_close(large.element, plain.element, rtol=1e-4, atol=1e-5)
+    assert large.history.gradient_norm[0] == pytest.approx(2.0**20 * plain.history.gradient_norm[0], rel=1e-4)
+    assert large.history.objective[-1] == pytest.approx(2.0**20 * plain.history.objective[-1], rel=1e-3)
+
+
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("tempering", ["entropy", "kl"])
 def test_tempering_of_the_entropy_or_of_the_whole_divergence(tempering: str, temperature: float) -> None:
@@ -447,6 +468,17 @@ def test_history() -> None:
     assert history.stopped == "all 55 steps taken"
 
 
+def test_numbers_of_other_libraries() -> None:
+    q, same = (
+        lb.fit(lambda t: t.square().sum(), DiagonalAffine(), Normal(), torch.ones(2), **options)
+        for options in (
+            {"steps": 2e1, "samples": 4.0, "record_every": 5.0, "lr": torch.tensor(0.25), "max_step": torch.tensor(0.5)},
+            {"steps": 20, "samples": 4, "record_every": 5, "lr": 0.25, "max_step": 0.5},
+        )
+    )
+    assert torch.equal(q.mean, same.mean)
+
+
 def test_record_every() -> None:
     q = lb.fit(lambda t: t.square().sum(), DiagonalAffine(), Normal(), torch.ones(2), steps=7, record_every=3, tolerance=0.0)
     assert q.history.step == [3, 6, 7]
@@ -502,6 +534,13 @@ def test_start_is_the_mean_and_is_left_alone() -> None:
     for base in (Rayleigh(), Exponential(2.0), LogNormal(0.5)):
         q = lb.fit(lambda t: t.sum(), Multiplicative(), base, start, steps=1, lr=1e-9)
         torch.testing.assert_close(q.mean, torch.tensor([0.5, 3.0]), rtol=1e-5, atol=0)
+    away = lb.bases.from_distribution(torch.distributions.Normal(10.0, 0.5))
+    for group in (Additive(), DiagonalAffine(), TriangularAffine()):
+        for base in (Gumbel(), away):
+            q = lb.fit(lambda t: t.sum(), group, base, start, steps=1, lr=1e-9, initial_scale=1.0)
+            torch.testing.assert_close(q.mean, torch.tensor([0.5, 3.0]), rtol=1e-5, atol=1e-6)
+    q = lb.fit(lambda t: t.sum(), DiagonalAffine(), away, start, steps=1, lr=1e-9, initial_scale=0.1)
+    torch.testing.assert_close(q.mean, torch.tensor([0.5, 3.0]), rtol=1e-5, atol=1e-6)
     leaf = torch.zeros(2, requires_grad=True)
     lb.fit(lambda t: t.square().sum(), DiagonalAffine(), Normal(), leaf, steps=3)
     assert leaf.grad is None

@@ -1,6 +1,7 @@
 """Bad input to `fit`: one clear `ValueError` each, that says what was expected, what came and what to do."""
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -154,6 +155,28 @@ def test_settings(name: str, value: Any, words: tuple[str, ...]) -> None:
     refused(*words, **{name: value})
 
 
+class Mirrored(lb.bases.Base):
+    """−ε for an exponential ε: smooth under scalings, with an edge under shifts."""
+
+    support = (-math.inf, 0.0)
+
+    def sample(self, shape: Any, *, generator: Any = None, dtype: Any = None, device: Any = None) -> Tensor:
+        return -Exponential().sample(shape, generator=generator, dtype=dtype, device=device)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return torch.where(x < 0, x, -math.inf)
+
+
+def test_an_edge_at_the_origin_is_an_edge_under_shifts() -> None:
+    """E[θ²] of b − aE has its minimum over log a and b at b = a and a² = ½: a divided by the width of the loss."""
+    options: dict[str, Any] = {"metric": lb.Absorbed(), "steps": 2000}
+    q = lb.fit(lambda t: t.square().sum(), DiagonalAffine(), Mirrored(), torch.ones(1), **options)
+    assert float(q.stddev) == pytest.approx(math.sqrt(0.5), rel=0.02)
+    assert float(q.mean) == pytest.approx(0.0, abs=0.02)
+    with pytest.raises(ValueError, match=r'entropy="samples" needs a smooth base'):
+        lb.fit(lambda t: t.square().sum(), DiagonalAffine(), Mirrored(), torch.ones(1), entropy="samples", **options)
+
+
 def test_entropy_at_the_samples_needs_a_smooth_base() -> None:
     refused("smooth", "Uniform", 'entropy="exact"', base=Uniform(), entropy="samples", metric=lb.Absorbed())
 
@@ -204,6 +227,9 @@ def test_loss_without_a_gradient() -> None:
 def test_loss_that_cannot_be_vectorised() -> None:
     refused("vectorised", "vectorize=False", loss=lambda t: t.sum() if t.sum() > 0 else -t.sum())
     refused("vectorised", "vectorize=False", loss=lambda t: torch.tensor(t.detach().sum().item()) + t.sum())
+    refused("vectorised", "vectorize=False", loss=lambda t: torch.zeros(t.shape).add_(t).sum())
+    recurrent = torch.nn.LSTM(1, 1)
+    refused("vectorised", "vectorize=False", loss=lambda t: recurrent(t.reshape(-1, 1, 1))[0].sum())
 
 
 def test_loss_of_shape_one_is_a_number() -> None:
@@ -226,6 +252,9 @@ def test_loss_that_is_not_a_number_from_the_start() -> None:
     assert caught.value.step == 1
     assert torch.equal(caught.value.family.mean, torch.tensor([0.5, 1.5]))  # the start itself
     assert caught.value.family.history.stopped == "the loss was not finite at step 1"
+    copy = pickle.loads(pickle.dumps(caught.value))  # as it comes back from another process
+    assert (str(copy), copy.step) == (str(caught.value), 1)
+    assert torch.equal(copy.family.mean, caught.value.family.mean)
 
 
 def test_gradient_that_is_not_a_number_is_told_from_the_loss() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from scipy import stats
-from torch import distributions
+from torch import Tensor, distributions
 from user_defined import Logistic
 
 from liebayes.bases import from_distribution
@@ -65,6 +65,35 @@ def test_edges_are_refused_by_name() -> None:
 def test_what_is_no_base(distribution: distributions.Distribution, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_distribution(distribution)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "fisher_scale"),
+    [
+        (distributions.Normal(10.0, 0.125), 2 + 80.0**2),
+        (distributions.Normal(-100.0, 1.0), 2 + 100.0**2),
+        (distributions.LogNormal(3.0, 0.015625), 64.0**2),
+        (distributions.Gamma(2000.0, 1.0), 2000.0),
+    ],
+    ids=str,
+)
+def test_narrow_peaks_far_away(distribution: distributions.Distribution, fisher_scale: float) -> None:
+    base = from_distribution(distribution)
+    assert base.mean == pytest.approx(float(distribution.mean), rel=1e-6)
+    assert base.variance == pytest.approx(float(distribution.variance), rel=1e-5)
+    assert base.fisher_scale == pytest.approx(fisher_scale, rel=1e-8)
+
+
+def test_densities_that_quadrature_does_not_see_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"cannot be integrated to 1.*closed form"):
+        _ = from_distribution(distributions.Normal(1e6, 1.0)).variance
+
+    class TwiceAsMuch(Logistic):
+        def log_prob(self, x: Tensor) -> Tensor:
+            return super().log_prob(x) + math.log(2)
+
+    with pytest.raises(ValueError, match="not normalised"):
+        _ = TwiceAsMuch().mean
 
 
 def test_a_user_base_needs_two_methods() -> None:

@@ -10,7 +10,35 @@ from user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, Rapidit
 
 import liebayes as lb
 from liebayes.bases import Normal
-from liebayes.groups import LieGroup
+from liebayes.groups import LieGroup, LogScale
+
+
+class CommonScale(LieGroup[LogScale]):
+    """θ ↦ aθ with one a > 0 for a vector of positive numbers."""
+
+    positive = True
+    affine_action = True
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def identity(self, like: torch.Tensor) -> LogScale:
+        return LogScale(like.new_zeros(1))
+
+    def compose(self, g: LogScale, h: LogScale) -> LogScale:
+        return LogScale(g.log_scale + h.log_scale)
+
+    def inverse(self, g: LogScale) -> LogScale:
+        return LogScale(-g.log_scale)
+
+    def act(self, g: LogScale, theta: torch.Tensor) -> torch.Tensor:
+        return g.log_scale.exp() * theta
+
+    def exp(self, X: LogScale) -> LogScale:
+        return X
+
+    def event_shape(self, g: LogScale) -> torch.Size:
+        return torch.Size((self.size,))
 
 
 def quiet(**settings: object) -> dict[str, object]:
@@ -66,6 +94,35 @@ def test_sinh_fit_recovers_a_member_of_its_family(entropy: str) -> None:
         **quiet(steps=400, samples=16, entropy=entropy),
     )
     torch.testing.assert_close(q.element.rapidity, best.rapidity, rtol=0, atol=0.02 if entropy == "exact" else 1e-3)
+
+
+def test_the_history_of_an_action_that_is_not_affine() -> None:
+    """With minus a normalised log density as the loss, the objective is a KL divergence: 0 for a target in the family."""
+    target = lb.Family(SinhShift(), Normal(), Rapidity(torch.full((2,), 0.7, dtype=torch.float64)))
+    q = lb.fit(
+        lambda theta: -target.log_prob(theta),
+        SinhShift(),
+        Normal(),
+        torch.zeros(2, dtype=torch.float64),
+        **quiet(steps=300, samples=4000, record_every=1),
+    )
+    theta = q.sample((20000,), torch.Generator().manual_seed(0))
+    assert q.history.expected_loss[-1] == pytest.approx(float(-target.log_prob(theta).mean()), abs=0.1)
+    assert q.history.objective[-1] == pytest.approx(0.0, abs=0.1)
+    assert q.history.objective[0] > 0.3
+
+
+def test_a_metric_over_a_hundred_directions_is_affordable() -> None:
+    """The Jacobian of an affine action is one for all draws, not a matrix for each: that would be 5 GB."""
+    kept = IsotropicAffine().log_jacobian(IsotropicAffine().at(torch.zeros(100), 2.0), torch.zeros(7, 100))
+    assert kept.shape == ()
+    assert float(kept) == pytest.approx(100 * math.log(2), rel=1e-6)
+
+
+def test_one_scale_for_positive_numbers_has_a_metric_on_a_base_with_an_edge() -> None:
+    """θ ↦ aθ carries no mass over 0: ω = P·c_X, and c_X = 1 for the exponential distribution."""
+    form = lb.Fisher().on(CommonScale(3), lb.bases.Exponential(), LogScale(torch.zeros(1)))
+    assert float(form.flat(LogScale(torch.ones(1))).log_scale) == pytest.approx(3.0, rel=0.03)
 
 
 def test_sinh_metric_by_hand() -> None:

@@ -326,9 +326,16 @@ def tied() -> nn.Module:
     return model
 
 
+def tied_inside() -> nn.Module:
+    layer = nn.RNN(4, 4, 2)
+    layer.weight_hh_l1 = layer.weight_hh_l0
+    return layer
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (tied_inside, "weight_hh_l0 and weight_hh_l1 are one tensor"),
         (tied, "0.weight and 1.weight are one tensor"),
         (lambda: nn.Sequential(nn.Embedding(5, 3, padding_idx=0)), r"0 \(nn.Embedding\) has padding_idx"),
         (lambda: nn.Sequential(nn.Embedding(5, 3, max_norm=1.0)), "max_norm"),

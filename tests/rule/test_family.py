@@ -16,7 +16,7 @@ from user_defined import Logistic
 
 from liebayes import Family, ProductFamily
 from liebayes.bases import Cauchy, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform, Wrapped
-from liebayes.groups import Additive, Affine, DiagonalAffine, Multiplicative, Product, TriangularAffine
+from liebayes.groups import Additive, Affine, DiagonalAffine, Multiplicative, Product, ScaleShift, TriangularAffine
 
 FAMILIES = [(g, b) for g in GROUPS if not g.is_product for b in BASES if b.half_line == g.group.positive]
 AFFINE = [(g, b) for g, b in FAMILIES if g.embeds]
@@ -187,6 +187,15 @@ def test_kl_of_gaussians_is_that_of_torch(group: Affine | TriangularAffine) -> N
         distributions.MultivariateNormal(q.mean, q.covariance), distributions.MultivariateNormal(p.mean, p.covariance)
     )
     torch.testing.assert_close(q.kl(p), expected)
+
+
+def test_kl_to_itself_is_zero() -> None:
+    """Exactly: a Uniform that is a rounding error wider than another has an infinite KL divergence to it."""
+    torch.manual_seed(0)
+    element = ScaleShift(torch.randn(100), 100 * torch.randn(100))
+    for base in (Uniform(0.3), Normal(), Laplace(2.0)):
+        q = Family(DiagonalAffine(), base, element)
+        assert float(q.kl(q)) == 0.0
 
 
 def test_kl_needs_one_family() -> None:

@@ -228,6 +228,14 @@ def test_tiny_steps_add_up(group: Any) -> None:
     torch.testing.assert_close(total, torch.tensor([1e-2, -1e-2]), rtol=1e-2, atol=0)
 
 
+def test_a_step_that_is_not_a_number_is_the_largest_in_any_block() -> None:
+    group, form = DiagonalAffine(), Absorbed().on(DiagonalAffine(), Normal(), ScaleShift(torch.zeros(2), torch.zeros(2)))
+    start = initial_state(group, form, ScaleShift(torch.zeros(2), torch.zeros(2)))
+    for bad in (0, 1):
+        blocks = [torch.full((2,), math.nan if which == bad else 0.1) for which in (0, 1)]
+        assert math.isnan(update(group, form, start, ScaleShift(*blocks), lr=1.0, max_step=0.5).largest or 0.0)
+
+
 def test_tiny_steps_add_up_from_a_large_scale() -> None:
     """Relative to a start of 1e6, as `fit` keeps it: a logarithm of 13.8 could not take a step of 1e-7 in float32."""
     group = Multiplicative()

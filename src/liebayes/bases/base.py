@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .quadrature import REAL_LINE, Support, integrate
+from .quadrature import REAL_LINE, Support, integrate, resolving_step
 
 
 class Base(ABC):
@@ -114,6 +114,14 @@ class Base(ABC):
 
     def expectation(self, f: Callable[[Tensor], Tensor]) -> float:
         """E[f(ε)] by quadrature; infinite where it does not converge."""
+        notes = vars(self)
+        if "quadrature step" not in notes:
+            notes["quadrature step"] = resolving_step(lambda x: self.log_prob(x).exp(), self.support)
+        if notes["quadrature step"] is None:
+            raise ValueError(
+                f"The density of {self} cannot be integrated to 1: it is not normalised, or too narrow for its place. Give "
+                "the base its moments and Fisher constants in closed form, or bring it to about 0 and 1: groups move it."
+            )
 
         def integrand(x: Tensor) -> Tensor:
             density = self.log_prob(x).exp()
@@ -121,7 +129,7 @@ class Base(ABC):
             safe = torch.where(inside, x, torch.ones_like(x))
             return torch.where(inside, f(safe) * density, 0.0)
 
-        return integrate(integrand, self.support)
+        return integrate(integrand, self.support, notes["quadrature step"])
 
     def distribution(self, scale: Tensor, shift: Tensor) -> Distribution:
         """The distribution of scale·ε + shift as `torch.distributions` has it."""

@@ -130,6 +130,8 @@ class LieGroup(ABC, Generic[E]):
             jacobian = jacrev(lambda t: self.act(g, t.reshape(event)).reshape(-1))(point)
             return torch.linalg.slogdet(jacobian).logabsdet
 
+        if self.affine_action:
+            return one(theta.new_ones(event.numel()))
         batch = theta.shape[: theta.ndim - len(event)]
         return vmap(one)(theta.reshape(-1, event.numel())).reshape(batch)
 

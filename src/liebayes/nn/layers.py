@@ -133,20 +133,17 @@ def _require_convertible(layer: Layer) -> None:
 
 
 def _require_untied(model: nn.Module, layers: list[Layer]) -> None:
-    """Two layers with one tensor would each get magnitudes of their own, and silently part."""
+    """Two names of one tensor would each get magnitudes of their own, and silently part. A module may have several names."""
     converted = {id(p) for layer in layers for p in layer.module.parameters(recurse=False)}
     seen: dict[int, str] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
-        if (
-            id(p) in converted
-            and seen.setdefault(id(p), name) != name
-            and _owner(model, name) is not _owner(model, seen[id(p)])
-        ):
+        if id(p) in converted and _slot(model, name) != _slot(model, seen.setdefault(id(p), name)):
             raise ValueError(f"{seen[id(p)]} and {name} are one tensor. Tied weights cannot have signs: untie them.")
 
 
-def _owner(model: nn.Module, name: str) -> nn.Module:
-    return model.get_submodule(name.rpartition(".")[0])
+def _slot(model: nn.Module, name: str) -> tuple[int, str]:
+    owner, _, own_name = name.rpartition(".")
+    return id(model.get_submodule(owner)), own_name
 
 
 def way_out(name: str) -> str:

@@ -123,9 +123,10 @@ class Family(Generic[E]):
                 f"A closed KL divergence needs one group and one base, but got {self.group} on {self.base} and "
                 f"{other.group} on {other.base}. Estimate it from samples."
             )
-        relative = self.group.compose(self.group.inverse(self.element), other.element)
         if hasattr(self.group, "log_scale_and_shift"):
-            return self.base.kl(*self.group.log_scale_and_shift(relative)).sum()  # type: ignore[attr-defined]
+            (own, start), (log_scale, shift) = map(self.group.log_scale_and_shift, (self.element, other.element))  # type: ignore[attr-defined]
+            return self.base.kl(log_scale - own, (shift - start) * (-own).exp()).sum()  # g⁻¹h, exact where g = h
+        relative = self.group.compose(self.group.inverse(self.element), other.element)
         if isinstance(self.base, Normal) and self.group.affine_action:
             # ½(tr Σ⁻¹ + bᵀΣ⁻¹b/σ² − P + log det Σ) with (A, b) = g⁻¹h and Σ = AAᵀ: the moments of g⁻¹h's inverse.
             back = self.group.inverse(relative)

@@ -174,7 +174,7 @@ def _gram(group: LieGroup[E], base: Base, g: E, samples: int) -> Form[E]:
             "Give the group closed `flat` and `sharp`, or use the metric Absorbed() or Adaptive()."
         )
     event = group.event_shape(g)
-    base.require_no_flux(f"{group}", torch.ones_like)
+    base.require_no_flux(f"{group}", (lambda x: x) if group.positive else torch.ones_like)  # what carries mass over an edge
     generator = torch.Generator().manual_seed(0)
     epsilon = base.sample((samples, *event), generator=generator, dtype=torch.float64)
     rows = torch.stack([relative_tangent(group, base, X, epsilon, event) for X in directions])

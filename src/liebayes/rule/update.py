@@ -10,6 +10,7 @@ are absorbed: their α is this one divided by c_X.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -70,7 +71,7 @@ def update(
     else:
         step, bounded = bound(group, step, max_step)
     g = group.move(state.element, step, 1.0)
-    return Update(State(g, M, metric), direction, bounded, None if largest is None else max(largest, default=0.0))
+    return Update(State(g, M, metric), direction, bounded, None if largest is None else _largest(largest))
 
 
 def accumulate(momentum: E, covector: E, beta: float | E) -> E:
@@ -126,6 +127,11 @@ def _largest_coordinates(blocks: list[Tensor]) -> list[float] | None:
         else:
             sizes.append(0.0)
     return sizes
+
+
+def _largest(sizes: list[float]) -> float:
+    """NaN if one of them is, which max() may pass over."""
+    return math.nan if any(map(math.isnan, sizes)) else max(sizes, default=0.0)
 
 
 def _all_within(sizes: list[float], max_step: Any) -> bool:

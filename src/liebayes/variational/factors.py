@@ -140,7 +140,7 @@ def _make_factor(
     relative = group.positive or initial_scale != 1 or not isinstance(start, Tensor)
     state = initial_state(group, form, identity if relative else element)
     pairs = antithetic and _is_even(base)
-    return Factor(group, base, element, identity, form, state, relative, _by_samples(base, entropy), pairs)
+    return Factor(group, base, element, identity, form, state, relative, _by_samples(group, base, entropy), pairs)
 
 
 def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> Any:
@@ -154,12 +154,13 @@ def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> A
         raise ValueError(f"start must hold real floating-point numbers, but has the dtype {point.dtype}. Convert it.")
     if not bool(torch.isfinite(point).all()):
         raise ValueError("start must be finite, but has infinite or NaN values. Start elsewhere.")
-    if not group.positive:
-        return group.at(point, scale)
     try:
         mean = base.mean
     except ValueError:
-        mean = 1.0
+        mean = 1.0 if group.positive else 0.0
+    if not group.positive:
+        there = group.at(point, scale)
+        return group.compose(there, group.at(torch.full_like(point, -mean))) if mean and group.affine_action else there
     return group.compose(group.at(point), group.inverse(group.at(torch.full_like(point, mean))))
 
 
@@ -186,11 +187,11 @@ def _floating(element: Any) -> torch.dtype:
     return pytree.tree_leaves(element)[-1].dtype
 
 
-def _by_samples(base: Base, entropy: EntropyGradient) -> bool:
+def _by_samples(group: LieGroup[Any], base: Base, entropy: EntropyGradient) -> bool:
     if entropy == "exact":
         return False
     try:
-        smooth = base.fisher_scale > 0
+        smooth = base.fisher_scale > 0 and (group.positive or base.fisher_shift > 0)
     except ValueError:
         smooth = False
     if entropy == "samples" and not smooth:

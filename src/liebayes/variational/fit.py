@@ -42,6 +42,9 @@ class FitError(ValueError):
         self.family = family
         self.step = step
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.family, self.step)
+
 
 def fit(
     loss: Callable[[Any], Tensor],
@@ -80,7 +83,7 @@ def fit(
         group: a group, or a `Product` with one for every tensor of `start`.
         base: a base, or one for every part of a `Product` (a single one serves all parts).
         start: a point: a tensor, or a tuple or dictionary of tensors for a `Product`; or an element of the group.
-            The family starts with its mean there, or with its centre if the base has no mean.
+            The family starts with its mean there, or with its centre if the base has no mean or the action is not affine.
         regulariser: R(θ), added to the loss. Only `tempering` treats it differently from the loss itself.
         temperature: τ ≥ 0.
         tempering: what τ multiplies: the "entropy" alone, with R unscaled, or the whole "kl" to the prior e^(−R).
@@ -122,6 +125,9 @@ def fit(
     ([1.0, -2.0], [0.25, 0.25])
     """
     _require_numbers(temperature, initial_scale, lr, scale_lr, momentum, max_step, max_shift, samples, steps, record_every)
+    temperature, lr, momentum, max_shift = float(temperature), float(lr), float(momentum), float(max_shift)
+    scale_lr, max_step = (None if number is None else float(number) for number in (scale_lr, max_step))
+    samples, steps, record_every = int(samples), int(steps), int(record_every)
     _require_choice("tempering", tempering, ("entropy", "kl"))
     _require_choice("entropy", entropy, ("auto", "exact", "samples"))
     if isinstance(schedule, str):
@@ -130,7 +136,7 @@ def fit(
     metric = Fisher() if metric is None else metric
     factors, unflatten = make_factors(group, base, start, initial_scale, metric, entropy, antithetic)
     energies = _over_samples(_energy(loss, regulariser, temperature if tempering == "kl" else 1.0, unflatten), vectorize)
-    # The covector is that of E_q[loss] − τH. Divided by τ it is that of a KL divergence, whose scale is always the same.
+    # E_q[loss] − τH divided by τ is a KL divergence: its covectors have the same scale in every problem.
     unit = temperature if temperature > 0 else 1.0
     device = pytree.tree_leaves(factors[0].start)[0].device
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -141,9 +147,9 @@ def fit(
         steps,
         beside=device.type == "cpu" and all(factor.base.private_draws for factor in factors),
     )
-    weights = torch.ones(samples, dtype=_dtype(factors[0]), device=device)
+    weights = torch.full((samples,), 1 / unit, dtype=_dtype(factors[0]), device=device)
 
-    run = _Run(group, factors, temperature)
+    run = _Run(group, factors, temperature, unit)
     reach, before = max_step, math.inf
     with (
         progress_bar("fit", steps, progress) as report,
@@ -152,27 +158,28 @@ def fit(
         torch.enable_grad(),
     ):
         for step, noise in enumerate(noise_ahead, start=1):
-            alpha = schedule((step - 1) / steps) / unit
+            alpha = schedule((step - 1) / steps)
             elements = [factor.element for factor in factors]
             leaves = [f.leaf(g, e) for f, g, e in zip(factors, elements, noise, strict=True)]
             share_out(True)
             losses = energies(*(leaf.theta for leaf in leaves))
-            for leaf in leaves:
-                if leaf.log_jacobian is not None:
-                    losses = losses - temperature * leaf.log_jacobian
             if not losses.requires_grad:
                 raise ValueError(
                     "loss must be differentiable in θ, but its value has no gradient. Build it from θ with torch operations, "
                     "without detach(), item() or integer results."
                 )
-            found = short_grad(losses, weights, [leaf.leaf for leaf in leaves])
+            objectives = losses
+            for leaf in leaves:
+                if leaf.log_jacobian is not None:
+                    objectives = objectives - temperature * leaf.log_jacobian
+            found = short_grad(objectives, weights, [leaf.leaf for leaf in leaves])
             share_out(False)
             gradients = [
                 torch.zeros_like(leaf.leaf) if gradient is None else leaf.transpose(gradient)
                 for leaf, gradient in zip(leaves, found, strict=True)
             ]
-            covectors = [f.covector(e, d, temperature) for f, e, d in zip(factors, noise, gradients, strict=True)]
-            present = losses.detach().sum().item()
+            covectors = [f.covector(e, d, temperature / unit) for f, e, d in zip(factors, noise, gradients, strict=True)]
+            present = objectives.detach().sum().item()
             if reach is not None and max_step is not None:
                 reach = min(1.1 * reach, max(max_shift, max_step)) if present < before else max(0.5 * reach, max_step)
             before = present
@@ -205,10 +212,11 @@ def fit(
 class _Run:
     """The bookkeeping of a run: its history, and why it ended."""
 
-    def __init__(self, group: LieGroup[Any], factors: list[Factor], temperature: float) -> None:
+    def __init__(self, group: LieGroup[Any], factors: list[Factor], temperature: float, unit: float) -> None:
         self.group = group
         self.factors = factors
         self.temperature = temperature
+        self.unit = unit
         self.history = History()
         self.steps = 0
         self.quiet = 0
@@ -230,7 +238,8 @@ class _Run:
         history.expected_loss.append(expected)
         history.entropy.append(spread)
         history.objective.append(expected - self.temperature * spread if self.temperature else expected)
-        history.gradient_norm.append(math.sqrt(sum(float(c.square().sum()) for c in pytree.tree_leaves(covectors))))
+        norm = math.sqrt(sum(float(c.square().sum()) for c in pytree.tree_leaves(covectors)))
+        history.gradient_norm.append(self.unit * norm)
         history.bounded.append(int(self.bounded))
 
     def converged(self, tolerance: float) -> bool:
@@ -298,8 +307,8 @@ def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..
             vectorized = short  # after one call of the public one, which loads what it needs
             return values
         except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
+            with torch.no_grad():
+                energy(*(leaf[0] for leaf in leaves))  # what is wrong with one sample already is told as it is
             raise ValueError(
                 f"loss cannot be vectorised over samples ({str(error).splitlines()[0]}). Pass vectorize=False to loop."
             ) from error
