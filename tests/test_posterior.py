@@ -439,9 +439,71 @@ def test_predictions_refuse_what_they_cannot_do() -> None:
         (lambda: posterior.predict(X, samples=-1), "-1"),
         (lambda: posterior.predict(X[:0]), "empty"),
         (lambda: posterior.predict([]), "no batch"),
+        (lambda: posterior.predict(X, batch_size=0), "batch_size must be at least 1"),
+        (lambda: posterior.predict((X, X)), "but is a tuple"),
+        (lambda: posterior.predict({"x": X}), "but is a dict"),
+        (lambda: posterior.predict(None), "but is a NoneType"),
+        (lambda: posterior.predict([(X, X, Y)]), "but has: Tensor, Tensor, Tensor"),
+        (lambda: posterior.predict([{"x": X}]), "but has: dict"),
+        (lambda: posterior.predict([X.numpy()]), "but has: ndarray"),
     ):
         with pytest.raises(ValueError, match=word):
             call()
+
+
+class Answering(nn.Module):
+    """A linear model that returns what it is told to."""
+
+    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.answer = nn.Linear(4, 6), answer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.answer(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "said"),
+    [
+        ("classification", lambda y: {"logits": y}, "logits as a tensor, but returned a dict"),
+        ("classification", lambda y: y.view(-1, 2, 3), r"the shape is \(20, 2, 3\)"),
+        ("regression", lambda y: (y, y, y), "a mean, or a pair .* returned a tuple"),
+        ("regression", lambda y: (y, 1.0), "a variance as a tensor, but returned a float"),
+    ],
+)
+def test_outputs_that_are_no_predictions(task: Any, answer: Callable[[Tensor], Any], said: str) -> None:
+    model = Answering(answer)
+    posterior = lb.AffineBLR(model.parameters(), data_size=20).posterior(model)
+    with pytest.raises(ValueError, match=said):
+        posterior.predict(X, 2, task=task)
+
+
+def test_what_is_handed_out_may_be_written_to() -> None:
+    """The snapshot stays as it is: fixed weights, and buffers that a model counts with."""
+
+    class Counting(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: Tensor
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    posterior = posterior_of(Counting())
+    fixed = {name: value.clone() for name, value in posterior.fixed.items()}
+    assert fixed, "Net has a frozen parameter"
+    for weights in (posterior.sample(), posterior.mean(), posterior.point()):
+        for value in weights.values():
+            value.zero_()
+    with posterior.sampled() as model, torch.no_grad():
+        for p in model.parameters():
+            p.data.zero_()
+    calls = float(posterior.buffers["calls"])
+    posterior.predict(X, samples=5)
+    assert all(torch.equal(value, fixed[name]) for name, value in posterior.fixed.items())
+    assert float(posterior.buffers["calls"]) == calls
 
 
 # Batch norm.

@@ -56,12 +56,14 @@ class Posterior:
 
     def sample(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """One set of weights: a draw for every trained parameter, the value of every other."""
-        drawn = {name: family.sample((), generator).to(self._dtypes[name]) for name, family in self.families.items()}
-        return {**drawn, **self.fixed}
+        return {**self._drawn(generator), **_copies(self.fixed)}
+
+    def _drawn(self, generator: torch.Generator | None) -> dict[str, Tensor]:
+        return {name: family.sample((), generator).to(self._dtypes[name]) for name, family in self.families.items()}
 
     def mean(self) -> dict[str, Tensor]:
         """E[θ] for every parameter. A base without a mean (Cauchy) says so."""
-        return {**{n: f.mean.to(self._dtypes[n]) for n, f in self.families.items()}, **self.fixed}
+        return {**{n: f.mean.to(self._dtypes[n]) for n, f in self.families.items()}, **_copies(self.fixed)}
 
     def std(self) -> dict[str, Tensor]:
         """The standard deviation of every trained parameter."""
@@ -69,7 +71,7 @@ class Posterior:
 
     def point(self) -> dict[str, Tensor]:
         """The point the module holds between steps: the shift, otherwise the mean, otherwise (no mean) the scale."""
-        return {**{n: _point(f).to(self._dtypes[n], copy=True) for n, f in self.families.items()}, **self.fixed}
+        return {**{n: _point(f).to(self._dtypes[n], copy=True) for n, f in self.families.items()}, **_copies(self.fixed)}
 
     def log_prob(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The log density of the trained parameters in a set of weights."""
@@ -92,7 +94,7 @@ class Posterior:
     def _installed(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
         _refuse_sharded(self.model)
         slots = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        values = {**weights, **{name: value.clone() for name, value in self.buffers.items()}}
+        values = {**weights, **_copies(self.buffers)}
         kept = {name: slot.data for name, slot in slots.items()}
         try:
             for name, value in values.items():
@@ -141,11 +143,12 @@ class Posterior:
         """The posterior predictive (Sec. 5): the average over one set of draws from the posterior.
 
         Args:
-            inputs: a tensor of inputs, or an iterable of batches such as a `DataLoader`, whose targets are passed over.
+            inputs: a tensor of inputs, or an iterable of batches such as a `DataLoader`, whose targets are passed over. The
+                model is called with one tensor.
             samples: how many draws; 0 predicts with the point estimate.
             batch_size: splits a tensor of inputs; all at once by default.
-            task: "classification", for models that return logits, or "regression", for models that return a mean, or a pair of
-                a mean and a noise variance.
+            task: "classification", for models that return logits (inputs × classes), or "regression", for models that return a
+                mean, or a pair of a mean and a noise variance.
             seed: fixes the draws.
             parallel: make the predictions of several draws in threads, one draw in each; the same numbers as one after the
                 other, to rounding. By default where the model allows it and is not compiled; True insists, and goes past the
@@ -166,7 +169,7 @@ class Posterior:
             called, prefix, parallel = self._compiled, "_orig_mod.", False
 
         def draw() -> dict[str, Tensor]:
-            weights = {**(self.sample(generator) if samples else self.point()), **self.buffers}
+            weights = {**(self._drawn(generator) if samples else self.point()), **self.fixed, **_copies(self.buffers)}
             return {prefix + name: value for name, value in weights.items()}
 
         with torch.no_grad(), evaluation_mode(self.model):
@@ -288,7 +291,7 @@ class Posterior:
                         f"{path} was saved from another architecture: {name} ({kind_name}) has the shape {shapes[0]} there, "
                         f"and {shapes[1]} in the model."
                     )
-                store[name] = stored[name].to(store[name].device)
+                store[name] = stored[name].to(store[name])
         return posterior
 
     def __repr__(self) -> str:
@@ -306,6 +309,11 @@ def unwrap(model: nn.Module) -> nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is handed out may be written to; a snapshot stays as it is."""
+    return {name: value.clone() for name, value in tensors.items()}
 
 
 def _whole(t: Tensor) -> Tensor:

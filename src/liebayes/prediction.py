@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,12 @@ class Classes:
 
     def of_draw(self, outputs: list[Any]) -> tuple[Tensor, Tensor]:
         """What is averaged: the probabilities of one draw and their entropy."""
-        logits = torch.cat(outputs).double()
+        logits = torch.cat([_tensor(output, "logits") for output in outputs]).double()
+        if logits.ndim > 2:
+            raise ValueError(
+                f"The model must return logits of shape (inputs, classes), but the shape is {tuple(logits.shape)}. Where an "
+                "input has several classes to predict, as of pixels, wrap the model so that they are the first dimension."
+            )
         if logits.ndim == 1 or logits.shape[-1] == 1:
             logits = torch.stack([torch.zeros_like(logits.flatten()), logits.flatten()], -1)
         log_probabilities = logits.log_softmax(-1)
@@ -94,7 +99,12 @@ class Values:
 
     def of_draw(self, outputs: list[Any]) -> tuple[Tensor, Tensor]:
         """What is averaged: the means of one draw and their noise."""
-        pairs = [output if isinstance(output, tuple) else (output, torch.zeros_like(output)) for output in outputs]
+        pairs = [
+            (_tensor(output[0], "a mean"), _tensor(output[1], "a variance"))
+            if isinstance(output, tuple) and len(output) == 2
+            else (_tensor(output, "a mean, or a pair of a mean and a variance"), torch.zeros_like(output))
+            for output in outputs
+        ]
         return torch.cat([pair[0] for pair in pairs]).double(), torch.cat([pair[1] for pair in pairs]).double()
 
     def add(self, draw: tuple[Tensor, Tensor]) -> None:
@@ -194,12 +204,25 @@ def _size(weights: dict[str, Tensor]) -> int:
     return sum(value.numel() for value in weights.values())
 
 
+def _tensor(output: Any, what: str) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise ValueError(f"The model must return {what} as a tensor, but returned a {type(output).__name__}. Wrap it.")
+    return output
+
+
 def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> list[Tensor]:
     """Batches of inputs; of a batch with targets, the inputs."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
     if isinstance(inputs, Tensor):
         if len(inputs) == 0:
             raise ValueError("There is nothing to predict: inputs is empty.")
         return list(inputs.to(device).split(batch_size or len(inputs)))
+    if isinstance(inputs, (tuple, Mapping)) or not isinstance(inputs, Iterable):
+        raise ValueError(
+            f"inputs must be one tensor, or an iterable of batches such as a DataLoader, but is a {type(inputs).__name__}. "
+            "Wrap a model that takes several inputs into one that takes them as one tensor."
+        )
     found = list(_first_of_each(inputs, device))
     if not found:
         raise ValueError("There is nothing to predict: the loader gave no batch.")
@@ -208,4 +231,11 @@ def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> 
 
 def _first_of_each(batches: Iterable[Any], device: torch.device) -> Iterator[Tensor]:
     for batch in batches:
-        yield (batch[0] if isinstance(batch, (tuple, list)) else batch).to(device)
+        members = batch if isinstance(batch, (tuple, list)) else [batch]
+        if not members or len(members) > 2 or not isinstance(members[0], Tensor):
+            kinds = ", ".join(type(member).__name__ for member in members)
+            raise ValueError(
+                f"A batch must be a tensor of inputs, or a pair of inputs and targets, but has: {kinds}. A model is called "
+                "with one tensor: wrap one that takes several inputs."
+            )
+        yield members[0].to(device)

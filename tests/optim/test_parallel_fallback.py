@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter, deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -52,16 +54,16 @@ def assert_falls_back(
     for setting in (False, None):
         model = make()
         optimizer = lb.AffineBLR(model.parameters(), 0.1, data_size=100, mc_samples=5, parallel=setting)
-        closure, counted = make_closure(model, optimizer), [0]
+        closure, counted = make_closure(model, optimizer), SimpleQueue[None]()  # a list would be a reason for the loop
 
-        def counting(closure: Closure = closure, counted: list[int] = counted) -> Any:
-            counted[0] += 1
+        def counting(closure: Closure = closure, counted: SimpleQueue[None] = counted) -> Any:
+            counted.put(None)
             return closure()
 
         torch.manual_seed(5)
         random.seed(5)
         losses = [torch.as_tensor(optimizer.step(counting)).detach() for _ in range(3)]
-        assert counted == [15 if setting is False else calls]
+        assert counted.qsize() == (15 if setting is False else calls)
         results.append([*(p.detach() for p in model.parameters()), *model.buffers(), *losses])
     assert optimizer.evaluation.startswith("loop"), optimizer.evaluation
     assert match in optimizer.evaluation
@@ -338,6 +340,37 @@ def test_closures_that_count():
         return closure
 
     assert_falls_back("variables", network, counting)
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total = 0.0
+
+
+@pytest.mark.parametrize("kind", ["dict", "list", "empty list", "deque", "Counter", "meters"])
+def test_closures_that_collect(kind: str):
+    """Updates would be lost in threads, and entries come in another order."""
+    collected: Any = {
+        "dict": {"correct": 0}, "list": [0], "empty list": [], "deque": deque([0]), "Counter": Counter(correct=0),
+        "meters": {"loss": Meter()},
+    }[kind]  # fmt: skip
+
+    def collecting(model: nn.Module, optimizer: lb.LieGroupBLR) -> Closure:
+        inner = closure_for(model, optimizer)
+
+        def closure() -> Any:
+            loss = inner()
+            if kind in ("dict", "Counter"):
+                collected["correct"] += 1
+            elif kind == "meters":
+                collected["loss"].total += loss.item()
+            else:
+                collected.append(loss.item())
+            return loss
+
+        return closure
+
+    assert_falls_back("another object changes", network, collecting)
 
 
 def test_closures_that_write_into_tensors():

@@ -231,6 +231,7 @@ def _require(s: TrainSettings) -> None:
         require(name, lambda value: value > 0, "positive")
     for name in ("temperature", "prior_precision", *_CURVATURE, "warmup_epochs", "checkpoint_seconds", "seed"):
         require(name, lambda value: value >= 0, "zero or positive")
+    require("seed", lambda value: value < 2**63, "below 2^63")
     for name in ("momentum", "scale_momentum"):
         require(name, lambda value: 0 <= value < 1, "at least 0 and below 1")
     if s.model not in MODELS:
@@ -243,11 +244,6 @@ def _require(s: TrainSettings) -> None:
         raise SettingsError(f"--signs {s.signs} keeps magnitudes positive, which only --rule multiplicative does.")
     if s.rule == "vogn" and s.compile:
         raise SettingsError("--rule vogn stops at every layer for the gradients of single examples: leave --compile out.")
-    if s.split_batch and (s.batch_size or 1) % (s.mc_samples or 1):
-        raise SettingsError(
-            f"--split-batch: {s.batch_size} images do not split into {s.mc_samples} equal parts, one for each sample. Choose "
-            "a --batch-size that is a multiple of --mc-samples."
-        )
     alien = {name: getattr(s, name) for name in _ALIEN.get(s.rule, ()) if getattr(s, name)}
     alien |= {"mc_samples": s.mc_samples} if s.rule == "sgd" and s.mc_samples != 1 else {}
     for name, value in alien.items():

@@ -77,7 +77,7 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
             train(dataclasses.replace(settings, resume=(settings.output / "settings.json").exists()))
     except InterruptedRunError as stop:
         raise InterruptedRunError("Interrupted. The same command goes on with the sweep.") from stop
-    except (RunError, RuntimeError) as error:
+    except (RunError, RuntimeError, ValueError) as error:
         # One bad corner of a grid, such as a step size that diverges, is a result too.
         return {**row, "failed": " ".join(str(error).split())}
     last = run.metrics()[-1]

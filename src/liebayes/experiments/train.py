@@ -92,9 +92,20 @@ class _Learner:
                 dataset, settings.batch_size or 1, seed=settings.seed, augment=bool(settings.augment), rank=ranks.rank,
                 world_size=ranks.size,
             )  # fmt: skip
+            self._require_parts()
         except ValueError as error:
             raise SettingsError(str(error)) from error
         self.progress = Progress()
+
+    def _require_parts(self) -> None:
+        """Every sample needs its part of this rank's part of a batch. The last batch of an epoch, if smaller, is not split."""
+        size, samples = (self.settings.batch_size or 1) // self.ranks.size, self.settings.mc_samples or 1
+        images = len(self.dataset.train_labels)
+        if self.settings.split_batch and (size % samples or size > images):
+            raise ValueError(
+                f"--split-batch: {size} images of {images}, for each of {self.ranks.size} processes, do not split into "
+                f"{samples} equal parts, one for each sample. Choose another --batch-size or --mc-samples."
+            )
 
     def checkpoint_size(self) -> int:
         """In bytes, about: the parameters, their element and momentum, and the metric's memory."""
@@ -263,7 +274,8 @@ def _restore(run: RunDirectory, learner: _Learner) -> None:
     tree = checkpoint.load_last_good(run.checkpoint)
     if tree is None:
         return  # interrupted before the first checkpoint: from the start
-    _require_same(learner.settings, tree["settings"], run.checkpoint)
+    then = {**TrainSettings().to_json(), **tree["settings"]}  # settings that came later had their defaults
+    _require_same(learner.settings, then, run.checkpoint)
     learner.model.load_state_dict(tree["model"])
     learner.optimizer.load_state_dict(tree["optimizer"])
     learner.progress.restore(tree["progress"])

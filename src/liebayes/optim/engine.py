@@ -195,6 +195,8 @@ def _records(
 ) -> kernel.Records:
     if paths.records is not None:
         return paths.records
+    if numbers is None and any(samples[p].shape != p.shape or samples[p].dtype != p.dtype for p in paths.native):
+        raise RuntimeError("A parameter has another shape or dtype than its sample. Change models after a step, not before.")
     if numbers is None and any(samples[p].stride() != p.stride() for p in paths.native):  # since the sample was drawn
         for p in paths.native:
             reference.follow_layout(p, state[p])

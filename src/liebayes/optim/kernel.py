@@ -88,7 +88,7 @@ class Records:
         self.put("sample", [t.data_ptr() for t in self._samples])
         self.put("count", [p.numel() for p in parameters])
         self.put("number", [numbers[p] for p in parameters])
-        places = {"log_scale": "log_scale", "remainder": "log_scale"}
+        places = {"remainder" if type(self.group) is Multiplicative else "log_scale": "log_scale"}
         for field, block in self.blocks:
             places |= {f"momentum_{block}": f"momentum_{field}", f"second_moment_{block}": f"second_{field}"}
         for name in [name for name in places if name in self.states[0]]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from ..bases import Base
 from ..groups import LieGroup
@@ -26,7 +27,7 @@ from .checkpoint import own_precision, with_own_objects
 from .noise import Noise, Source, choose_source
 from .parallel import Evaluation
 from .sampling import SampleBuffers
-from .settings import Prior, prepare, written
+from .settings import Prior, named, prepare, written
 
 
 class NonFiniteError(RuntimeError):
@@ -227,15 +228,20 @@ class LieGroupBLR(Optimizer):
         changed = self._marks.changed(parameters)
         self._stray = gradients.GradientMarks([p for p in changed if gradients.nonzero(p)])
         self._buffers.release()
-        fresh = self._buffers.require(parameters)
-        if fresh:
-            self._memo.clear()
+        with torch.inference_mode(False):  # what is made here outlives a block of inference
+            fresh = self._buffers.require(parameters)
+            if fresh:
+                self._memo.clear()
+                try:
+                    self._start_states()
+                except BaseException:
+                    self._buffers.forget()  # or the next sample would find nothing new
+                    raise
             for p in fresh:
                 if self._folds and p in self._sums:  # of this step's earlier samples
                     self._sums[p] = [reference.in_layout_of(p, block) for block in self._sums[p]]
                 else:
                     self._sums.pop(p, None)
-            self._start_states()
         self._draw_into(self._buffers.values, self._folds, self._memo)
         if changed or len(self._marks) != len(gradients.present(parameters)):  # those taken away may be put back
             self._marks = gradients.GradientMarks(parameters)
@@ -252,11 +258,11 @@ class LieGroupBLR(Optimizer):
     @torch.no_grad()
     def _start_states(self) -> None:
         for settings in self.param_groups:
-            for p in settings["params"]:
+            for name, p in named(settings):
                 if p.requires_grad and not self.state[p]:
                     self.state[p].update(self._start_state(p, settings))
                 elif p.requires_grad:
-                    reference.follow_layout(p, self.state[p])
+                    reference.follow(name, p, self.state[p], settings, self._start_state)
 
     @torch.no_grad()
     def _draw_into(self, targets: engine.Tensors, number: int, memo: engine.Memo | None = None) -> None:
@@ -384,12 +390,10 @@ class LieGroupBLR(Optimizer):
         parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
         try:
             losses = self._evaluation.losses(self, closure, parts)
+            return losses[0] if len(losses) == 1 else pytree.tree_map(_mean, *losses)
         except BaseException:
             self._forget()
             raise
-        if len(losses) == 1 or any(loss is None for loss in losses):
-            return losses[0]
-        return sum(loss.detach() if isinstance(loss, Tensor) else loss for loss in losses) / len(losses)
 
     def _evaluate_in_module(self, closure: Callable[..., Any], part: tuple[Any, ...], fold: bool = True) -> Any:
         """The next sample, in the module: one step of the loop that threads are measured against."""
@@ -513,12 +517,15 @@ class LieGroupBLR(Optimizer):
         restored = with_own_objects(self.param_groups, state_dict)
         own = state_dict["liebayes"]
         noise = choose_source(own["noise"])
+        states: dict[Tensor, dict[str, Any]] = {}
+        for settings, saved in zip(self.param_groups, restored, strict=True):
+            for number, (name, p) in zip(saved["params"], named(settings), strict=False):  # torch says if there are others
+                found = state_dict["state"].get(number)
+                if found:
+                    states[p] = {key: own_precision(value, p) for key, value in found.items()}
+                    reference.follow(name, p, states[p], settings, self._start_state)
         super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
-        numbers = [number for saved in restored for number in saved["params"]]
-        parameters = [p for settings in self.param_groups for p in settings["params"]]
-        for number, p in zip(numbers, parameters, strict=True):
-            for name, value in state_dict["state"].get(number, {}).items():
-                self.state[p][name] = own_precision(value, p)
+        self.state.update(states)
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded, self.noise = own["skipped"], own["bounded"], noise
         self._clear()
@@ -545,9 +552,13 @@ class LieGroupBLR(Optimizer):
         found: dict[Tensor, Family[Any]] = {}
         with torch.no_grad():
             for settings in self.param_groups:
-                for p in settings["params"]:
+                for name, p in named(settings):
                     if p.requires_grad:
-                        state = self.state[p] or self._start_state(p, settings)
+                        state = dict(self.state[p])
+                        if state:
+                            reference.follow(name, p, state, settings, self._start_state)
+                        else:
+                            state = self._start_state(p, settings)
                         found[p] = reference.family(p, state, settings)
         return found
 
@@ -559,6 +570,13 @@ class LieGroupBLR(Optimizer):
         if not members:
             raise ValueError("None of the model's parameters is trained by this optimizer. Pass the model it was built for.")
         return Posterior(model, members, temperature=max(temperature))
+
+
+def _mean(*values: Any) -> Any:
+    """Of what a closure has returned for every sample; of what is no number, the first."""
+    values = tuple(value.detach() if isinstance(value, Tensor) else value for value in values)
+    tensors = all(isinstance(value, Tensor) and value.shape == values[0].shape for value in values)
+    return sum(values) / len(values) if tensors or all(isinstance(value, (int, float)) for value in values) else values[0]
 
 
 def _split(batch: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:

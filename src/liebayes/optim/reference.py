@@ -39,6 +39,26 @@ def follow_layout(p: Tensor, state: ParameterState) -> None:
             state[name] = torch.empty_like(p, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
+def follow(name: str, p: Tensor, state: ParameterState, settings: Settings, start: Callable[..., ParameterState]) -> None:
+    """Gives a parameter's state the blocks, precision and layout that the parameter needs now. Another shape is refused."""
+    elementwise = settings["group"].elementwise
+    needed = start(torch.ones(1, dtype=p.dtype) if elementwise else p, settings)
+    if "remainder" not in needed:  # of a narrower dtype that the parameter had: the point is what the module shows
+        state.pop("remainder", None)
+    for key, like in [(key, like) for key, like in needed.items() if isinstance(like, Tensor)]:
+        value, shape = state.get(key), p.shape if elementwise else like.shape
+        if value is None and key == "remainder":  # the parameter had a wider dtype, which rounded nothing away
+            value = torch.zeros_like(p, dtype=like.dtype, requires_grad=False)
+        if value is None or value.shape != shape:
+            found = "nothing" if value is None else f"the shape {tuple(value.shape)}"
+            raise ValueError(
+                f"The parameter {name} of shape {tuple(p.shape)} needs a state {key} of shape {tuple(shape)}, but has "
+                f"{found}. Load a checkpoint of the same model; after a change of shape, build a new optimizer."
+            )
+        state[key] = value.to(like.dtype)
+    follow_layout(p, state)
+
+
 def in_layout_of(p: Tensor, block: Tensor) -> Tensor:
     """A sample, or a block of a covector, in the layout, dtype and device that the parameter has now."""
     dtype = working_dtype(p)

@@ -48,8 +48,12 @@ class SampleBuffers:
         """Gives up the buffers if a graph still needs them, so that the next sample gets fresh ones."""
         self._sample += 1
         if len(self._aliases):
-            self.values, self._places, self._exchanges = {}, [], []
-            self._aliases = weakref.WeakSet()
+            self.forget()
+
+    def forget(self) -> None:
+        """Gives up the buffers."""
+        self.values, self._places, self._exchanges = {}, [], []
+        self._aliases = weakref.WeakSet()
 
     def require(self, parameters: list[Tensor]) -> list[Tensor]:
         """Makes sure that parameters have buffers of their own shape, dtype and layout; returns those that have new ones."""

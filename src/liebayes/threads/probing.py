@@ -13,6 +13,7 @@ import random
 import sys
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,8 @@ _FUNCTIONS = {
     "checkpoint": "activation checkpointing runs forward passes again in backward",
 }
 """Python functions of torch that a closure passes through if it does such things."""
+
+_CONTAINERS = (dict, list, tuple, set, deque)
 
 _TRUSTED = frozenset((*sys.stdlib_module_names, "torch"))
 """Whose functions are not searched for what they refer to."""
@@ -114,7 +117,8 @@ class Probe:
     @contextmanager
     def second_call(self) -> Iterator[None]:
         """Watches for what is left behind. By now caches have been filled that later calls only read."""
-        objects = [*self.modules, *(value for value in self._objects if _is_plain_object(value))]
+        watched = [value for value in self._objects if _is_plain_object(value) or isinstance(value, _CONTAINERS)]
+        objects = [*self.modules, *watched]
         functions = [value for value in self._objects if isinstance(value, types.FunctionType)]
         contents, variables = [_contents(value) for value in objects], [_variables(value) for value in functions]
         buffers = [(b, b.clone()) for m in self.modules for b in m._buffers.values() if b is not None]
@@ -258,15 +262,19 @@ def _is_plain_object(value: object) -> bool:
 
 
 def _contents(value: Any) -> list[Any]:
-    """An object's attributes and, one level down, the members of those that are containers."""
+    """An object's attributes and members and, one level down, the members of attributes and the attributes of members."""
     found: list[Any] = []
-    for name, attribute in vars(value).items():
-        found += [name, attribute]
-        if isinstance(attribute, (list, tuple, set)):
-            found += attribute
-        elif isinstance(attribute, dict):
-            found += attribute.values()
+    for name, attribute in getattr(value, "__dict__", {}).items():
+        found += [name, attribute, *_members(attribute)]
+    for member in _members(value):
+        found += [member, *(vars(member).values() if _is_plain_object(member) else ())]
     return found
+
+
+def _members(value: object) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, _CONTAINERS) else []
 
 
 def _same(a: list[list[Any]], b: list[list[Any]]) -> bool:

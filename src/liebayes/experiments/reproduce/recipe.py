@@ -57,7 +57,7 @@ class Budget:
     seeds_of: Mapping[str, int] = field(default_factory=dict)
     """Methods with another number of seeds."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What does not change the method: how often to evaluate, whether to compile."""
+    """How it is run: how often to evaluate, whether to compile, whether each sample has its part of the batch."""
     images: int | None = None
     """Training images, and as many test images; only for the smoke scale."""
 
@@ -113,6 +113,7 @@ class Planned:
         full["mc_samples"] = wanted or min(samples, budget.mc_samples or samples)
         full["warmup_epochs"] = round(full["warmup_epochs"] * epochs / full["epochs"], 6)
         full["epochs"] = epochs
+        full["split_batch"] = full.get("split_batch", False) and full["batch_size"] % full["mc_samples"] == 0
         full["evaluate_every"] = min(full.get("evaluate_every", epochs), epochs)
         if budget.images is not None:
             full["dataset"] = f"{full['dataset']}-first-{budget.images}"
@@ -189,6 +190,8 @@ def plan(recipe: Recipe, chosen: Selection) -> list[Planned]:
             f"{', '.join(chosen.only) or 'all'}, --experiments {' '.join(chosen.experiments) or 'all'}, "
             f"--datasets {' '.join(chosen.datasets) or 'all'}. Leave one out."
         )
+    for run in found:
+        _ = run.settings  # refuses what does not fit together, before anything is trained
     order = [experiment.name for experiment in recipe.experiments]
     return sorted(found, key=lambda run: (order.index(run.experiment.name), run.seed))
 
