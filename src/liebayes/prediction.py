@@ -99,12 +99,7 @@ class Values:
 
     def of_draw(self, outputs: list[Any]) -> tuple[Tensor, Tensor]:
         """What is averaged: the means of one draw and their noise."""
-        pairs = [
-            (_tensor(output[0], "a mean"), _tensor(output[1], "a variance"))
-            if isinstance(output, tuple) and len(output) == 2
-            else (_tensor(output, "a mean, or a pair of a mean and a variance"), torch.zeros_like(output))
-            for output in outputs
-        ]
+        pairs = list(map(_mean_and_noise, outputs))
         return torch.cat([pair[0] for pair in pairs]).double(), torch.cat([pair[1] for pair in pairs]).double()
 
     def add(self, draw: tuple[Tensor, Tensor]) -> None:
@@ -204,6 +199,13 @@ def _size(weights: dict[str, Tensor]) -> int:
     return sum(value.numel() for value in weights.values())
 
 
+def _mean_and_noise(output: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(output, tuple) and len(output) == 2:
+        return _tensor(output[0], "a mean"), _tensor(output[1], "a variance")
+    mean = _tensor(output, "a mean, or a pair of a mean and a variance")
+    return mean, torch.zeros_like(mean)
+
+
 def _tensor(output: Any, what: str) -> Tensor:
     if not isinstance(output, Tensor):
         raise ValueError(f"The model must return {what} as a tensor, but returned a {type(output).__name__}. Wrap it.")
@@ -231,7 +233,7 @@ def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> 
 
 def _first_of_each(batches: Iterable[Any], device: torch.device) -> Iterator[Tensor]:
     for batch in batches:
-        members = batch if isinstance(batch, (tuple, list)) else [batch]
+        members: list[Any] = list(batch) if isinstance(batch, (tuple, list)) else [batch]
         if not members or len(members) > 2 or not isinstance(members[0], Tensor):
             kinds = ", ".join(type(member).__name__ for member in members)
             raise ValueError(

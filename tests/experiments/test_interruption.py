@@ -242,6 +242,16 @@ def test_settings_that_are_not_the_run_s_are_refused(stopped: Path) -> None:
         train(settings(stopped, resume=True, lr=0.5))
 
 
+def test_a_run_begun_before_a_setting_existed_goes_on(stopped: Path, unbroken: Path) -> None:
+    tree = checkpoint.load(stopped / "checkpoint.safetensors")
+    del tree["settings"]["split_batch"]
+    checkpoint.save(tree, stopped / "checkpoint.safetensors")
+    file = stopped / "settings.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "split_batch"}))
+    resume(stopped)
+    assert same(stopped, unbroken)
+
+
 def test_the_checkpoint_of_another_run_is_refused(stopped: Path, tmp_path: Path) -> None:
     train(settings(tmp_path / "other", seed=1))
     shutil.copy(tmp_path / "other" / "checkpoint.safetensors", stopped / "checkpoint.safetensors")

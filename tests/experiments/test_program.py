@@ -418,10 +418,21 @@ def test_a_sweep_is_a_table_and_resumes(tmp_path: Path, capsys: Captured, monkey
     assert "was trained with epochs 1, but the sweep says 2" in capsys.readouterr().err
 
 
+def test_a_combination_that_is_refused_is_a_result_too(tmp_path: Path, capsys: Captured) -> None:
+    file, output = tmp_path / "grid.json", tmp_path / "sweep"
+    fixed = {"rule": "affine", "metric": "fisher", "epochs": 1, "batch_size": 128, "predictive_samples": 2}
+    file.write_text(json.dumps({"settings": fixed, "grid": {"base": ["Uniform(0.1)", "Laplace(0.05)"]}}))
+    assert main(["sweep", str(file), "--output", str(output)]) == 1
+    rows = {row["run"]: row for row in json.loads((output / "sweep.json").read_text())}
+    assert "no Fisher metric" in rows["base-Uniform(0.1)"]["failed"]
+    assert rows["base-Laplace(0.05)"]["test_nll"] > 0
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ({"lr": [1]}, "a sweep is a JSON object"),
+        ({"grid": {"lr": [1]}, "settings": []}, "a sweep is a JSON object"),
         ({"grid": {}}, "the grid has no axis"),
         ({"grid": {"lr": 1}}, "must be a list of different values"),
         ({"grid": {"lr": [1, 1]}}, "must be a list of different values"),

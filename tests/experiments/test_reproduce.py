@@ -92,6 +92,12 @@ def test_a_scale_only_shortens() -> None:
         assert b["warmup_epochs"] / b["epochs"] == pytest.approx(a["warmup_epochs"] / a["epochs"], abs=1e-6)
 
 
+def test_samples_that_do_not_divide_the_batch_see_all_of_it() -> None:
+    for samples, split in ((4, True), (8, False), (None, True)):
+        runs = plan(TABLE1, Selection("desktop", ("paper",), experiments=("cifar10-cnn",), seeds=(0,), mc_samples=samples))
+        assert [run.settings.split_batch for run in runs] == [split, split]
+
+
 def test_seeds_of_the_desktop_scale() -> None:
     runs = plan(TABLE2, Selection("desktop", ("paper",), datasets=("cifar10",)))
     seeds = {name: sum(run.method.name == name for run in runs) for name in TABLE2.experiments[0].printed}

@@ -117,3 +117,11 @@ def test_a_wrong_batch_size_is_said_once(tmp_path: Path) -> None:
     assert process.returncode == 1  # torchrun's own
     assert errors.count("liebayes: ") == errors.count("must be a positive multiple of world_size 2") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_parts_of_a_batch_are_those_of_a_rank(tmp_path: Path) -> None:
+    process = torchrun("train", *WORDS, "--batch-size", 36, "--mc-samples", 4, "--split-batch", "--output", tmp_path / "run")
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert errors.count("liebayes: ") == errors.count("18 images of 1437, for each of 2 processes, do not split into 4") == 1
+    assert not (tmp_path / "run").exists()

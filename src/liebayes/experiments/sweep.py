@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -40,7 +41,8 @@ def combinations(content: Any) -> dict[str, TrainSettings]:
     >>> list(combinations({"settings": {"epochs": 1}, "grid": {"rule": ["sgd"], "lr": [0.1, 0.01]}}))
     ['rule-sgd_lr-0.1', 'rule-sgd_lr-0.01']
     """
-    if not isinstance(content, dict) or set(content) - {"settings", "grid"} or not isinstance(content.get("grid"), dict):
+    parts = [content.get("grid"), content.get("settings", {})] if isinstance(content, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts) or set(content) - {"settings", "grid"}:
         raise SettingsError('a sweep is a JSON object {"settings": {...}, "grid": {"lr": [0.1, 0.01], ...}}.')
     fixed, grid = content.get("settings", {}), content["grid"]
     for setting, values in grid.items():
@@ -87,6 +89,8 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
 def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """sweep.json and sweep.md, the lowest NLL first."""
     ordered = sorted(rows.values(), key=lambda row: row.get("test_nll", float("inf")))
+    with contextlib.suppress(OSError):  # writing says what is wrong
+        output.mkdir(parents=True, exist_ok=True)  # there is none yet if the first runs were refused
     directory = RunDirectory(output)
     directory.write_json("sweep.json", ordered)
     lines = ["| run | accuracy | NLL | ECE | point NLL | seconds |", "|---|---|---|---|---|---|"]
