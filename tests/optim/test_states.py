@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -154,6 +155,14 @@ def test_a_look_at_a_sample_in_inference_mode(kind: str, noise: str | None) -> N
         train(model, optimizer)
         results.append(model.weight.detach().clone())
     assert torch.equal(*results)
+
+
+def test_numbers_of_numpy() -> None:
+    model = network()
+    optimizer = lb.AffineBLR(model.parameters(), lr=np.float32(0.5), data_size=np.int64(100), prior=np.float32(0.25))  # pyright: ignore[reportArgumentType]
+    settings = optimizer.state_dict()["param_groups"][0]
+    assert [type(settings[name]) for name in ("lr", "data_size", "prior")] == [float, int, float]
+    train(model, optimizer)
 
 
 def test_closures_that_return_more_than_a_loss() -> None:

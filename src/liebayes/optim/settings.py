@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
@@ -105,6 +106,8 @@ def _require_numbers(settings: dict[str, Any]) -> None:
 
     def number(name: str) -> bool:
         value = settings[name]
+        if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # numpy's
+            value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
     require("lr", number("lr") and settings["lr"] >= 0, "zero or positive")
