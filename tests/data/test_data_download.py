@@ -134,6 +134,6 @@ def test_an_archive_is_downloaded_and_read(tmp_path: Path, monkeypatch: pytest.M
 def test_an_unwritable_place(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mnist").write_text("a file where the folder would be")
-    with pytest.raises(MissingDataError, match="could not be downloaded"):
+    with pytest.raises(MissingDataError, match="and no place for it: File exists"):
         data.load("mnist", tmp_path / "data")
     assert (tmp_path / "data" / "mnist").is_file()

@@ -18,6 +18,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import TensorDataset
 
 from liebayes import data
 from liebayes.cli import main
@@ -480,6 +481,29 @@ def test_training_follows_the_schedule(tmp_path: Path) -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == pytest.approx(0.1, rel=0.02)
     assert rates[-1] < 1e-4
+
+
+def test_a_run_in_its_default_place_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *QUICK, "--rule", "sgd"]) == 0
+    assert main(["train", "--rule", "sgd", "--resume"]) == 0, capsys.readouterr().err
+    assert RunDirectory(tmp_path / "runs" / "digits-sgd-0").settings().epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x, y: (x, y, x[:0], y[:0]), "0 test images and 2 classes"),
+        (lambda x, y: (x, y * 0, x, y * 0), "20 test images and 1 classes"),
+        (lambda x, y: (TensorDataset(x, y), TensorDataset(x, y)), r"labels of one have the shape \(\)"),
+    ],
+    ids=["no test", "one class", "no loader"],
+)
+def test_own_data_that_cannot_be_judged(change: Any, said: str, tmp_path: Path) -> None:
+    inputs, labels = torch.rand(20, 4), torch.arange(20) % 2
+    with pytest.raises(ValueError, match=said):
+        train(TrainSettings(epochs=1, output=tmp_path / "run"), change(inputs, labels))
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_sample_has_its_part_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,6 +227,59 @@ def test_data_that_are_no_images(tmp_path: Path) -> None:
     assert 'id="features"' not in text
 
 
+def test_names_are_shown_as_they_are(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What matplotlib and rich would read as something else: underscores, dollars, brackets; and names alike in files."""
+    names = ["_sgd", "cost$x_$", "a[lr=1]", "a[lr=2]", "lr 0.1", "lr-0.1"]
+    paths = [str(shutil.copytree(folder / "sgd", tmp_path / name)) for name in names]
+    assert main(["compare", *paths]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("_sgd", "cost$x_$", "a[lr=1]", "a[lr=2]"))
+    found = gather([Path(path) for path in paths])
+    figure = learning_curve(found, "nll").figure
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+    assert main(["plot", *paths, "--output", str(tmp_path / "pictures")]) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.endswith(".png")]
+    assert len(set(printed)) == len(printed) == len(list((tmp_path / "pictures").iterdir()))
+
+
+def test_a_perfect_run_has_no_error_and_data_sets_are_not_compared(folder: Path, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(100) % 2
+    images = (labels[:, None] * 4.0 - 2.0) + 0.1 * torch.randn(100, 4, generator=generator)
+    easy = data.from_tensors(images, labels, images, labels, name="easy")
+    data.register("easy", lambda data_dir, download: easy)
+    try:
+        train(TrainSettings(rule="sgd", epochs=2, output=tmp_path / "easy"), dataset=easy)
+        alone = gather([tmp_path / "easy"])
+        assert alone[0].metrics["accuracy"] == 1.0
+        assert learning_curve(alone, "error").caption == "0.00 % at the end."
+        page = write_report([tmp_path / "easy", folder / "sgd"], tmp_path / "both.html").read_text()
+    finally:
+        data.unregister("easy")
+    assert "Lowest at the end" not in page
+    assert "in bold" not in page
+    assert 'class="best' not in page
+
+
+def test_a_damaged_companion_does_not_stop_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    digits = data.load("digits")
+    images, labels = digits.train_images[:20], digits.train_labels[:20]
+    mnist = data.from_tensors(images, labels, images, labels, name="mnist")
+    (tmp_path / "fashion-mnist").mkdir()
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (tmp_path / "fashion-mnist" / f"{part}-ubyte.gz").write_bytes(b"cut short")
+    with pytest.warns(UserWarning, match="Shuffled images take its place"):
+        assert outside_images(mnist, None, tmp_path).name.startswith("shuffled")
+    with pytest.raises(data.DataError):
+        outside_images(mnist, "fashion-mnist", tmp_path)
+
+
+def test_a_page_in_the_way_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "page").mkdir()
+    assert main(["report", str(folder / "sgd"), "--output", str(tmp_path / "page")]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
+
+
 def test_the_program(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "pages" / "two.html"
     assert main(["report", str(folder / "sgd"), str(folder / "affine"), "--output", str(page), "--ood", "rotated"]) == 0

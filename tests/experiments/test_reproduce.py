@@ -498,5 +498,7 @@ def test_the_picture_of_curves_has_one_budget(tmp_path: Path, monkeypatch: pytes
     shown: list[Any] = []
     draw = curve_picture._figure
     monkeypatch.setattr(curve_picture, "_figure", lambda stored: shown.extend(stored) or draw(stored))
-    assert draw_curves(tmp_path, found, "desktop").exists()
+    assert draw_curves(tmp_path, found, "desktop") == tmp_path / "curves.png"
+    assert (tmp_path / "curves.png").exists()
+    assert draw_curves(tmp_path, found, "smoke") is None, "nothing was measured at this scale"
     assert shown == found[:1]

@@ -253,14 +253,14 @@ def test_curves(real_data: Path, tmp_path: Path, capsys: Captured) -> None:
     assert reproduce(tmp_path, "curves", "--only", *names, real=real_data) == 0
     assert "regulariser 250 | ours | 1 | 1 | 0 of 1 | not run" in capsys.readouterr().out
     assert {r["method"] for r in stored(tmp_path, "curves")} == set(names)
-    with Image.open(tmp_path / "results" / "curves.png") as picture:
+    with Image.open(tmp_path / "results" / "curves-smoke.png") as picture:
         assert picture.width > 1000
 
 
 def test_figure_1(tmp_path: Path) -> None:
     before = torch.get_default_dtype(), torch.get_rng_state()
     assert main(["reproduce", "figure1", "--scale", "smoke", "--results", str(tmp_path)]) == 0
-    for name in ("figure1.png", "figure1c.png"):
+    for name in ("figure1.png", "figure1c-smoke.png"):
         with Image.open(tmp_path / name) as picture:
             assert picture.width > 1000
     assert torch.get_default_dtype() == before[0]

@@ -237,3 +237,14 @@ def test_naive_keeps_magnitudes() -> None:
     before = network[1].weight.detach().clone()
     dale(network, initialisation="naive")
     assert torch.equal(network[1].weight.abs(), before.abs())  # pyright: ignore
+
+
+@pytest.mark.parametrize("initialisation", ["balanced", "naive"])
+def test_weights_that_are_zero_can_be_trained(initialisation: str) -> None:
+    """Last layers often start at 0, which a rule that multiplies would never leave."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    nn.init.zeros_(model[2].weight)
+    network = dale(model, initialisation=initialisation)
+    sizes = network[2].weight.detach().abs()
+    assert 1e-5 < float(sizes.max()) < 0.1
+    assert float(sizes.min()) >= 1e-6 or initialisation == "balanced"

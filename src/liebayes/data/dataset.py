@@ -134,8 +134,9 @@ def from_tensors(
 ) -> Dataset:
     """A data set of one's own tensors.
 
-    Images of shape (N, H, W) get a channel. Labels of any integer type are taken. Class names default to the numbers from
-    0 to the highest label, `mean` and `std` to those of each channel of the training images.
+    uint8 images of shape (N, H, W) get a channel; the second dimension of others is that of channels. Labels of any integer
+    type are taken. Class names default to the numbers from 0 to the highest label, `mean` and `std` to those of each channel
+    of the training images.
 
     >>> import torch
     >>> images, labels = torch.arange(64, dtype=torch.uint8).view(4, 4, 4), torch.tensor([0, 1, 0, 2])

@@ -64,6 +64,10 @@ def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = 
     )
     if not download:
         raise MissingDataError(f"{what}: there is no {path}{note}, and download is off. {advice}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MissingDataError(f"{what}: there is no {path}{note}, and no place for it: {reason(error)}. {advice}") from error
     failures: list[str] = []
     wrong: DataFileError | None = None
     for address in remote.addresses:
@@ -84,7 +88,6 @@ def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = 
 
 
 def _fetch(address: str, path: Path, md5: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.md5(usedforsecurity=False)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     part = Path(name)

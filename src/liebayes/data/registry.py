@@ -52,7 +52,7 @@ def load(name: str = "digits", data_dir: str | os.PathLike[str] | None = None, d
     if reader is None:
         close = difflib.get_close_matches(_key(name), _readers, 1)
         raise DataError(
-            f"there is no data set {name!r}{f'; did you mean {close[0]!r}?' if close else ''} "
+            f"there is no data set {name!r}{f'; did you mean {close[0]!r}?' if close else '.'} "
             f"Known: {', '.join(_readers)}. Your own: liebayes.data.register or from_tensors."
         )
     return reader(None if data_dir is None else Path(data_dir), download)

@@ -20,7 +20,7 @@ from .opening import open_run
 from .pictures import read_images
 from .reproduce.command import reproduce
 from .run_directory import RunDirectory, RunError
-from .settings import SettingsError, TrainSettings
+from .settings import SettingsError, TrainSettings, resolved
 from .sweep import sweep as sweep_runs
 from .tables import comparison, figures, show
 from .train import evaluate as evaluate_posterior
@@ -109,9 +109,15 @@ def _training_arguments(words: Sequence[str]) -> tuple[TrainSettings]:
     if found.from_file is not None:
         # Those of a file are the defaults now, so that the command line wins, also where it gives a default.
         found = read(dataclasses.replace(TrainSettings.read(found.from_file), output=None, resume=False))
-    if found.resume and found.output is not None:
-        found = read(RunDirectory(found.output).settings())
-    return (TrainSettings(**{field.name: getattr(found, field.name) for field in dataclasses.fields(TrainSettings)}),)
+    if found.resume:
+        output = found.output or resolved(_settings(found)).output
+        assert output is not None
+        found = read(dataclasses.replace(RunDirectory(output).settings(), output=output))
+    return (_settings(found),)
+
+
+def _settings(line: Any) -> TrainSettings:
+    return TrainSettings(**{field.name: getattr(line, field.name) for field in dataclasses.fields(TrainSettings)})
 
 
 FromFile = Annotated[

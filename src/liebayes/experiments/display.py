@@ -83,4 +83,4 @@ class Display:
         if self._bar is None:
             print(text, flush=True)
         else:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(text, highlight=False, markup=False, emoji=False)

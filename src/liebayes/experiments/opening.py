@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from pathlib import Path
 
@@ -24,7 +25,10 @@ def open_run(path: Path, data_dir: Path | None = None) -> tuple[Posterior, data.
     directory = RunDirectory(path)
     settings = directory.settings()
     if not directory.posterior.exists():
-        raise RunError(f"{path} has no posterior yet: its training has not ended. Go on with train --resume --output {path}.")
+        raise RunError(
+            f"{path} has no posterior yet: its training has not ended. Go on with: liebayes train --resume --output "
+            f"{shlex.quote(str(path))}"
+        )
     if settings.dataset not in data.names():
         raise RunError(
             f"{path} was trained on data of its own, {settings.dataset!r}, which are not registered: "

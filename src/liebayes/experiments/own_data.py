@@ -44,6 +44,11 @@ def _read(loader: Iterable[Any], which: str) -> tuple[Tensor, Tensor]:
             raise ValueError(f"The {which} loader must give pairs of images and labels, but gave a {type(batch).__name__}.")
         images.append(torch.as_tensor(batch[0]))
         labels.append(torch.as_tensor(batch[1]))
+        if labels[-1].ndim != 1:
+            raise ValueError(
+                f"The {which} loader must give batches with a label for each image, but the labels of one have the shape "
+                f"{tuple(labels[-1].shape)}. Wrap a data set in a torch.utils.data.DataLoader."
+            )
     if not images:
         raise ValueError(f"The {which} loader gave no batch.")
     return torch.cat(images), torch.cat(labels)

@@ -9,6 +9,7 @@ posterior.safetensors   what training left
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -119,6 +120,8 @@ class RunDirectory:
             partial.write_text(text)
             os.replace(partial, self.path / name)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
             raise RunError(
                 f"{self.path / name} could not be written: {error.strerror or error}. What was there is kept."
             ) from error

@@ -17,7 +17,7 @@ KINDS = ("accuracy", "nll", "ece", "brier", "entropy")
 
 def show(table: Table) -> None:
     """Prints a table."""
-    Console(highlight=False).print(table)
+    Console(highlight=False, markup=False, emoji=False).print(table)
 
 
 def comparison(runs: Sequence[Path]) -> Table:

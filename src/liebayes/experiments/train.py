@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -86,6 +87,11 @@ class _Learner:
     def __init__(self, settings: TrainSettings, dataset: data.Dataset, ranks: Team) -> None:
         self.settings, self.dataset, self.ranks = settings, dataset, ranks
         try:
+            if not len(dataset.test_labels) or len(dataset.class_names) < 2:
+                raise ValueError(
+                    f"Runs are judged on test images of at least two classes, but {dataset.name} has "
+                    f"{len(dataset.test_labels)} test images and {len(dataset.class_names)} classes."
+                )
             self.model = build_network(settings, dataset)
             self.optimizer = build_optimizer(settings, self.model, effective_size(settings, dataset))
             self.batches = data.Batches(
@@ -170,7 +176,8 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
 
     def stop_if_asked() -> None:
         if ranks.highest(interrupted()):
-            raise InterruptedRunError(f"Interrupted. Go on with: liebayes train --resume --output {run.path}")
+            place = shlex.quote(str(run.path))
+            raise InterruptedRunError(f"Interrupted. Go on with: liebayes train --resume --output {place}")
 
     with (
         Display(settings, steps_per_epoch, len(learner.dataset.train_labels), quiet=not ranks.writes) as display,

@@ -105,7 +105,7 @@ def dale(
         initialisation: "balanced" draws magnitudes so that the excitation and inhibition of every unit cancel, with the
             variance the layer's weights have (see `liebayes.nn.units` for the derivation); "naive" keeps their magnitudes,
             which shifts activations and adds an outlier to the spectrum of each layer.
-        offset: for the plus-minus parts, as in `plus_minus`.
+        offset: for the plus-minus parts, as in `plus_minus`; and the size of weights that are 0, which could not be trained.
         channels: for names of layers that read flattened channels, how many there are. By default a linear layer registered
             next after a convolution reads that one's channels.
         exclude: names of submodules to leave as they are.
@@ -154,10 +154,11 @@ def dale(
             sign = signs[layer, name].to(weight.device)
             if initialisation == "balanced":
                 rows = layer.to_rows(sign.expand_as(weight))
-                deviation = float(weight.detach().float().square().mean().sqrt())
+                deviation = float(weight.detach().float().square().mean().sqrt()) or offset
                 magnitude = layer.from_rows(balanced_magnitudes(rows, deviation, generator), weight)
             else:
                 magnitude = weight.detach().abs()
+                magnitude = torch.where(magnitude > 0, magnitude, offset)  # a rule that multiplies would leave 0 at 0
             smallest = torch.finfo(weight.dtype).tiny
             _start_at(layer, name, sign * magnitude.to(weight.dtype).clamp_min(smallest))
             _constrain(layer, name, Signed(sign))

@@ -36,7 +36,8 @@ def lenet(
     for count in filters:
         if min(size) < 3:
             raise ValueError(
-                f"Images of {shape[1]}×{shape[2]} are too small for {len(filters)} layers of 3×3 pooling. Give fewer filters."
+                f"Images of {shape[1]}×{shape[2]} are too small for {len(filters)} layers of 3×3 pooling. "
+                "Give fewer filters, or take another network."
             )
         layers += [nn.Conv2d(channels, count, 5, padding=2), nn.ELU(), nn.MaxPool2d(3, stride=2)]
         channels, size = count, [(n - 3) // 2 + 1 for n in size]

@@ -31,9 +31,12 @@ def write_report(
     found = gather(runs, ood, data_dir)
     text = html(found, sections(found, image))
     partial = output.with_name(f".{output.name}.part")
-    with _writable(output):
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, output)
+    try:
+        with _writable(output):
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, output)
+    finally:
+        partial.unlink(missing_ok=True)
     return output
 
 

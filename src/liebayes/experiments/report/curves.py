@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ...metrics import reliability
-from .evidence import Evidence
+from .evidence import Evidence, comparable
 from .style import (
     INK,
     MUTED,
@@ -42,31 +42,37 @@ def learning_curve(runs: Sequence[Evidence], what: str) -> Picture:
     for run in runs:
         marginal = _series(run, what, "test")
         few = "o" if len(marginal[0]) < 4 else None  # a line needs two points to be seen
-        axes.plot(*marginal, color=colour(run.number), ls=line_style(run.number), marker=few, ms=4, label=run.name)
+        axes.plot(*marginal, color=colour(run.number), ls=line_style(run.number), marker=few, ms=4)
         if what != "train_loss" and not run.is_point:
             axes.plot(*_series(run, what, "point"), color=colour(run.number), ls=":", lw=1.0)
     axes.set(xlabel="epoch", ylabel=label, yscale="log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(0, max((run.lines[-1]["epoch"] for run in runs if run.lines), default=1) * 1.02 + 0.2)
     _plain_log(axes)
-    legend(figure, axes)
-    best = min(runs, key=lambda run: _series(run, what, "test")[1][-1])
-    final = _series(best, what, "test")[1][-1]
+    legend(figure, runs)
+    best = min(runs, key=lambda run: _figures(run, what, "test")[1][-1])
+    final = _figures(best, what, "test")[1][-1]
     value = f"{final:.2f} %" if what == "error" else f"{final:.4f}"
     dotted = "" if what == "train_loss" or all(run.is_point for run in runs) else " Dotted: the point estimate alone."
     lowest = f"Lowest at the end: {best.name}, {value}." if len(runs) > 1 else f"{value} at the end."
-    return Picture(f"learning-{what.replace('_', '-')}", title, f"{lowest}{dotted}", figure)
+    caption = f"{lowest}{dotted}" if comparable(runs) else dotted.strip()
+    return Picture(f"learning-{what.replace('_', '-')}", title, caption, figure)
+
+
+def _figures(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[float]]:
+    lines = run.lines if what == "train_loss" else [line for line in run.lines if f"{prefix}_accuracy" in line]
+    values = {
+        "train_loss": lambda line: line["train_loss"],
+        "error": lambda line: 100 * (1 - line[f"{prefix}_accuracy"]),
+    }.get(what, lambda line: line[f"{prefix}_{what}"])
+    return [line["epoch"] for line in lines], [values(line) for line in lines]
 
 
 def _series(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[float]]:
-    if what == "train_loss":
-        return [line["epoch"] for line in run.lines], [max(line["train_loss"], 1e-12) for line in run.lines]
-    lines = [line for line in run.lines if f"{prefix}_accuracy" in line]
-    if what == "error":
-        # Half an image where there is no error at all: zero has no logarithm.
-        least = 50 / len(run.dataset.test_labels)
-        return [line["epoch"] for line in lines], [max(100 * (1 - line[f"{prefix}_accuracy"]), least) for line in lines]
-    return [line["epoch"] for line in lines], [max(line[f"{prefix}_{what}"], 1e-12) for line in lines]
+    """What can be drawn on a logarithmic axis: where there is no error at all, that of half an image."""
+    epochs, values = _figures(run, what, prefix)
+    least = 50 / len(run.dataset.test_labels) if what == "error" else 1e-12
+    return epochs, [max(value, least) for value in values]
 
 
 def _plain_log(axes: Axes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Evidence:
     """A trained run and what it predicts."""
 
     name: str
+    slug: str
+    """Its name as part of a file's name."""
     number: int
     """Its place among the runs, which fixes its colour."""
     settings: TrainSettings
@@ -46,11 +49,6 @@ class Evidence:
     def is_point(self) -> bool:
         """Whether the posterior is a single point, as for SGD: all draws are the same."""
         return all(family.base.entropy == float("-inf") for family in self.posterior.families.values())
-
-    @property
-    def slug(self) -> str:
-        """Its name as part of a file's name."""
-        return re.sub(r"[^\w.-]+", "-", self.name)
 
     @property
     def base(self) -> str:
@@ -161,7 +159,8 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
     outsides: dict[tuple[str, Path | None], tuple[data.Dataset, Outside]] = {}
     found = []
-    for number, (path, name) in enumerate(zip(paths, run_names(paths), strict=True)):
+    names = run_names(paths)
+    for number, (path, name, slug) in enumerate(zip(paths, names, slugs(names), strict=True)):
         posterior, dataset, settings = open_run(path, data_dir)
         directory = RunDirectory(path)
         place = (settings.dataset, data_dir or settings.data_dir)
@@ -173,6 +172,7 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
         found.append(
             Evidence(
                 name=name,
+                slug=slug,
                 number=number,
                 settings=settings,
                 environment=directory.read_json("environment.json"),
@@ -185,6 +185,25 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
                 marginal_outside=posterior.predict(dataset.normalize(outside.images), samples, batch_size=BATCH),
             )
         )
+    return found
+
+
+def comparable(runs: Sequence[Evidence]) -> bool:
+    """Whether figures of runs can be compared: those of one data set."""
+    return len({run.dataset.name for run in runs}) == 1
+
+
+def slugs(names: Sequence[str]) -> list[str]:
+    """Names as parts of files' names, each its own.
+
+    >>> slugs(["affine", "lr 0.1", "lr-0.1"])
+    ['affine', 'lr-0.1', 'lr-0.1-2']
+    """
+    found: list[str] = []
+    for name in names:
+        plain = re.sub(r"[^\w.-]+", "-", name)
+        others = (f"{plain}-{number}" for number in itertools.count(2))
+        found.append(next(slug for slug in itertools.chain([plain], others) if slug not in found))
     return found
 
 

@@ -10,6 +10,7 @@ The made ones need no file. Their names say what was done:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ def outside_images(dataset: data.Dataset, choice: str | None, data_dir: Path | N
             return Outside(companion, _fitted(data.load(companion, data_dir, download=False), dataset))
         except data.MissingDataError:
             pass
+        except data.DataError as error:  # nobody has asked for it
+            warnings.warn(f"{error} Shuffled images take its place.", stacklevel=2)
     return outside_images(dataset, "shuffled", data_dir)
 
 

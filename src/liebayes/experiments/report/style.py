@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
+
+if TYPE_CHECKING:
+    from .evidence import Evidence
 
 Format = Literal["png", "svg"]
 Args = ParamSpec("Args")
@@ -56,6 +60,7 @@ _DEFAULTS: dict[str, Any] = {
     "legend.handlelength": 1.5,
     "lines.linewidth": 1.6,
     "text.color": INK,
+    "text.parse_math": False,  # names of runs and classes are shown as they are
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelsize": 8.5,
@@ -143,12 +148,15 @@ def panel_title(axes: Axes, number: int, name: str, note: str) -> None:
     axes.annotate(note, (0, 1), (0, 3), "axes fraction", "offset points", color=MUTED, size=8.5)
 
 
-def legend(figure: Figure, axes: Axes) -> None:
+def legend(figure: Figure, runs: Sequence[Evidence]) -> None:
     """The names of the runs above the axes, where they cover nothing."""
-    handles, labels = axes.get_legend_handles_labels()
-    columns = 1 if max(map(len, labels)) > 26 else 4 if len(labels) == 4 and sum(map(len, labels)) < 36 else 2
-    names = [short(label, 56 // columns) for label in labels]
-    figure.legend(handles, names, loc="outside upper left", ncols=columns, borderaxespad=0.2, columnspacing=1.4)
+    names = [run.name for run in runs]
+    lines = [Line2D([], [], color=colour(run.number), ls=line_style(run.number)) for run in runs]
+    columns = 1 if max(map(len, names)) > 26 else 4 if len(names) == 4 and sum(map(len, names)) < 36 else 2
+    numbers = [str(run.number) for run in runs]
+    drawn = figure.legend(lines, numbers, loc="outside upper left", ncols=columns, borderaxespad=0.2, columnspacing=1.4)
+    for text, name in zip(drawn.get_texts(), names, strict=True):  # matplotlib leaves out labels that begin with _
+        text.set_text(short(name, 56 // columns))
 
 
 def plain_numbers(axis: Axis) -> None:

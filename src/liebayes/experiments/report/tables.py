@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from ...metrics import sparsity
-from .evidence import Evidence
+from .evidence import Evidence, comparable
 from .markup import cell, column_heading, folded, scrolling, table
 from .style import RUN_COLOURS
 
@@ -25,8 +25,9 @@ _SUMMARY: list[tuple[str, str, str, int]] = [
 
 def summary(runs: Sequence[Evidence]) -> str:
     """One row for each run; on a phone one card."""
-    best = {key: _best([run.metrics[key] for run in runs], form, sign) for _, key, form, sign in _SUMMARY}
-    best_auroc = _best([run.auroc_entropy for run in runs], ".3f", 1)
+    rivals = runs if comparable(runs) else []
+    best = {key: _best([run.metrics[key] for run in rivals], form, sign) for _, key, form, sign in _SUMMARY}
+    best_auroc = _best([run.auroc_entropy for run in rivals], ".3f", 1)
     rows = []
     for run in runs:
         cells = [_run(run), cell(run.settings.rule, "Rule", "word"), cell(run.base, "Base", "word")]
@@ -42,7 +43,7 @@ def summary(runs: Sequence[Evidence]) -> str:
     words = [column_heading(text, "word") for text in ("Run", "Rule", "Base")]
     numbers = [column_heading(text) for text in [*(heading for heading, *_ in _SUMMARY), "AUROC", "Epochs", "Training"]]
     samples = sorted({run.settings.predictive_samples for run in runs if not run.is_point})
-    note = "Best marginal in bold." if len(runs) > 1 else ""
+    note = "Best marginal in bold." if len(rivals) > 1 else ""
     if samples:
         note += f" Large: the predictive marginal, averaged over {' or '.join(map(str, samples))} draws of the weights; "
         note += "small: the point estimate alone."
@@ -99,7 +100,8 @@ def settings(runs: Sequence[Evidence]) -> str:
 
 
 def _comparison(runs: Sequence[Evidence], columns: Sequence[Column]) -> str:
-    best = [_best([value(run) for run in runs], form, sign) for _, value, form, sign in columns]
+    rivals = runs if comparable(runs) else []
+    best = [_best([value(run) for run in rivals], form, sign) for _, value, form, sign in columns]
     rows = []
     for run in runs:
         texts = [_number(value(run), form) for _, value, form, _ in columns]

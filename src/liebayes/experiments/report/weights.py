@@ -27,10 +27,10 @@ def weight_histogram(runs: Sequence[Evidence]) -> Picture:
         values = run.effective_weights.numpy()
         shares = np.full(len(values), 100 / len(values))
         axes.hist(values, edges, weights=shares, histtype="step", color=colour(run.number), ls=line_style(run.number),
-                  lw=1.4, label=run.name)  # fmt: skip
+                  lw=1.4)  # fmt: skip
     axes.set(xlabel="weight", ylabel="% of weights", yscale="log", xlim=(-reach, reach))
     plain_numbers(axes.yaxis)
-    legend(figure, axes)
+    legend(figure, runs)
     found = {run.name: sparsity(run.effective_weights).below for run in runs}
     text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.items())
     caption = f"A high peak at zero with long tails is a sparse network. Smaller than 1 % of the largest weight: {text}."
@@ -47,11 +47,11 @@ def mass_curve(runs: Sequence[Evidence]) -> Picture:
         shown = torch.linspace(0, len(sizes) - 1, min(400, len(sizes))).long()
         shares = 100 * (shown + 1) / len(sizes)
         style: Any = {"color": colour(run.number), "ls": line_style(run.number)}
-        axes.plot([0, *shares.tolist()], [0, *carried[shown].tolist()], label=run.name, **style)
+        axes.plot([0, *shares.tolist()], [0, *carried[shown].tolist()], **style)
     axes.plot([0, 100], [0, 100], color=MUTED, lw=0.6, ls="--")
     axes.axhline(90, color=MUTED, lw=0.6, ls=":")
     axes.set(xlim=(0, 100), ylim=(0, 101), xlabel="% of the weights, the largest first", ylabel="% of Σ|w|")
-    legend(figure, axes)
+    legend(figure, runs)
     sparsest = min(runs, key=lambda run: sparsity(run.effective_weights).mass_share)
     share = sparsity(sparsest.effective_weights).mass_share
     caption = (
@@ -76,11 +76,11 @@ def scale_histogram(runs: Sequence[Evidence]) -> list[Picture]:
         values = (10 ** s.clamp(low, high)).numpy()
         shares = np.full(len(values), 100 / len(values))
         axes.hist(values, edges, weights=shares, histtype="step", color=colour(run.number), ls=line_style(run.number),
-                  lw=1.4, label=run.name)  # fmt: skip
+                  lw=1.4)  # fmt: skip
     axes.set(xlabel="standard deviation of a weight", ylabel="% of weights", xscale="log", yscale="log")
     plain_numbers(axes.xaxis)
     plain_numbers(axes.yaxis)
-    legend(figure, axes)
+    legend(figure, chosen)
     caption = (
         "The additive group cannot change the width of its base, so all weights share one. The affine group learns a width "
         "for each weight: wide where the loss does not care. The multiplicative group ties it to the weight's size."

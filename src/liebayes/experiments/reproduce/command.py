@@ -76,7 +76,7 @@ def reproduce(
     if what == "curves":
         from .curve_picture import draw_curves
 
-        print(draw_curves(results, read_all(results, what), scale))
+        print(draw_curves(results, read_all(results, what), scale) or "No picture: nothing was measured at this scale.")
     return int(missing > 0)
 
 
@@ -85,5 +85,5 @@ def _figure1(results: Path, scale: Scale) -> int:
     from .figure1 import draw_figure1
 
     print(draw_figure1(results))
-    print(draw_figure1c(results, 2 if scale == "smoke" else EPOCHS))
+    print(draw_figure1c(results, "figure1c-smoke", 2) if scale == "smoke" else draw_figure1c(results, "figure1c", EPOCHS))
     return 0

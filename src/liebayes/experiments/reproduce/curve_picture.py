@@ -16,8 +16,8 @@ from .recipe import Scale, Selection, plan
 from .result import FIGURES, Result
 
 
-def draw_curves(results: Path, stored: Sequence[Result], scale: Scale) -> Path:
-    """Writes curves.png."""
+def draw_curves(results: Path, stored: Sequence[Result], scale: Scale) -> Path | None:
+    """Writes curves.png, at other scales than the desktop's with the scale in its name; nothing where nothing was measured."""
     budgets = {run.method.name: run.given for run in plan(CURVES, Selection(scale, ("ours",)))}
     measured = [
         r
@@ -26,8 +26,10 @@ def draw_curves(results: Path, stored: Sequence[Result], scale: Scale) -> Path:
         and "failed" not in r
         and all(r[name] == budgets[r["method"]][name] for name in ("epochs", "mc_samples"))
     ]
+    if not measured:
+        return None
     title = "The multiplicative rule on MNIST, one setting changed at a time"
-    return save(Picture("curves", title, "", _figure(measured)), results)
+    return save(Picture(f"curves{'' if scale == 'desktop' else f'-{scale}'}", title, "", _figure(measured)), results)
 
 
 @in_style

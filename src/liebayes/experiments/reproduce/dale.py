@@ -187,14 +187,14 @@ def draw(network: nn.Sequential, posterior: Posterior, images: Tensor, image: Te
     Image.open(file).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
 
 
-def draw_figure1c(output: Path, epochs: int = EPOCHS) -> Path:
-    """Trains the network, and writes figure1c.png into a folder."""
+def draw_figure1c(output: Path, name: str, epochs: int) -> Path:
+    """Trains the network, and writes its picture into a folder."""
     images, labels = data()
     with torch.random.fork_rng(devices=[]):
         network, posterior = train(images[:TRAINING], labels[:TRAINING], epochs)
     probabilities = posterior.predict(images[TRAINING:], samples=32).probabilities
     score = accuracy(probabilities, labels[TRAINING:])
     shown = TRAINING + int((probabilities.max(1)[0] - 0.7).abs().argmin())  # a digit that the network is not quite sure of
-    path = output / "figure1c.png"
+    path = output / f"{name}.png"
     draw(network, posterior, images[:TRAINING], images[shown], score, path)
     return path

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,9 @@ def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, d
         other = data.load(name, data_dir, download=False)
     except data.MissingDataError:
         return {}
+    except data.DataError as error:  # nobody has asked for it
+        warnings.warn(f"{error} No images from outside the data are judged.", stacklevel=2)
+        return {}
     samples = 1 if settings.rule == "sgd" else settings.predictive_samples
     inside, outside = (
         posterior.predict(own.normalize(images), samples, batch_size=500) for images in (own.test_images, other.test_images)
@@ -155,6 +160,8 @@ def write_whole(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error.strerror or error}. Choose another --results.") from error
 
 

@@ -102,8 +102,8 @@ def summary(recipe: Recipe, results: Sequence[Result], scale: Scale = "desktop")
     lines, missing = [], []
     for experiment in recipe.experiments:
         these = rows(recipe, experiment, scale, results)
-        lines += [[experiment.title, *line(row)[:-1]] for row in these if row.results]
-        absent = [f"{row.method} ({row.source}, K = {row.mc_samples})" for row in these if not row.results]
+        lines += [[experiment.title, *line(row)[:-1]] for row in these if row.results or row.failures]
+        absent = [f"{row.method} ({row.source}, K = {row.mc_samples})" for row in these if not (row.results or row.failures)]
         if absent:
             missing.append(f"{experiment.title}: {'all' if len(absent) == len(these) else ', '.join(absent)}")
     found = [grid(("experiment", *HEADINGS[:-1]), lines)] if lines else []
