@@ -13,6 +13,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import PlatformError
 
 FOLDER = "src/liebayes/native"
 # Not -ffast-math: loading a library linked with it flushes denormal numbers for the whole process.
@@ -24,7 +25,7 @@ class BuildKernel(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         if sys.platform == "win32":
-            raise RuntimeError("the kernel needs the vector extensions of GCC or Clang")
+            raise PlatformError("the kernel needs the vector extensions of GCC or Clang")
         if self._compiles("-fopenmp"):
             ext.extra_compile_args.append("-fopenmp")
             ext.extra_link_args.append("-fopenmp")

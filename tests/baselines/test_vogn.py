@@ -247,7 +247,11 @@ class Uses(nn.Module):
 
 
 REFUSED: dict[str, tuple[nn.Module, str]] = {
-    "batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "batch_norm of a parameter"),
+    "batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "batch norm in training mixes examples"),
+    "batch norm without parameters": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False)), "mixes examples"),
+    "frozen batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval(), "batch_norm of a parameter"),
+    "another order": (Uses(lambda p, x: x.view(-1, 2, 2) * p.view(2, 2).T), "dimensions in another order"),
+    "as an input": (Uses(lambda p, x: linear(p, torch.ones(4, 4))), "input of a layer to be examples"),
     "layer norm": (nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), "layer_norm of a parameter"),
     "a layer used twice": (Tied(), "used twice in one backward pass"),
     "examples in other dimensions": (Reshaped(), r"different numbers of examples: \[12, 24\]"),
@@ -269,6 +273,25 @@ def test_what_is_refused(name: str) -> None:
     with pytest.raises(PerExampleError, match=text):
         optimizer.step(lambda: model(X.float()).square().mean().backward())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_single_number_is_told_from_examples() -> None:
+    p = nn.Parameter(torch.ones(()))
+    with pytest.raises(PerExampleError, match="the same for all examples"):
+        VOGN([p], data_size=10).step(lambda: (p * torch.tensor(2.0)).backward())
+
+
+def test_layers_called_by_keyword() -> None:
+    results = []
+    for by_keyword in (False, True):
+        model = nn.Linear(4, 3)
+        torch.manual_seed(0)
+        model.reset_parameters()
+        optimizer = VOGN(model.parameters(), data_size=10)
+        call = (lambda m: linear(input=X.float(), weight=m.weight, bias=m.bias)) if by_keyword else (lambda m: m(X.float()))
+        optimizer.step(lambda call=call, model=model: call(model).square().mean().backward())
+        results.append(model.weight.detach().clone())
+    assert torch.equal(*results)
 
 
 def test_a_regulariser_in_the_loss_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import types
 from collections import Counter, deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -340,6 +341,18 @@ def test_closures_that_count():
         return closure
 
     assert_falls_back("variables", network, counting)
+
+
+@pytest.mark.parametrize("kind", ["generator", "older", "attribute"])
+def test_generators_of_numpy(kind: str):
+    def drawing(model: nn.Module, optimizer: lb.LieGroupBLR) -> Closure:
+        source: Any = np.random.RandomState(0) if kind == "older" else np.random.default_rng(0)
+        holder = types.SimpleNamespace(source=source)
+        if kind == "attribute":
+            return closure_for(lambda x: model(x) * holder.source.normal(), optimizer)
+        return closure_for(lambda x: model(x) * source.normal(), optimizer)
+
+    assert_falls_back("random numbers", network, drawing)
 
 
 class Meter:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import copy
+import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +17,8 @@ from torch import Tensor, nn
 import liebayes as lb
 from liebayes import native
 from liebayes.baselines import IVON
-from liebayes.bases import Normal, Rayleigh
-from liebayes.groups import TriangularAffine
+from liebayes.bases import Exponential, Normal, Rayleigh
+from liebayes.groups import Multiplicative, TriangularAffine
 
 KINDS: dict[str, Callable[..., Any]] = {
     "affine": lambda p, **more: lb.AffineBLR(p, lr=0.1, data_size=100, base=Normal(0.1), **more),
@@ -203,3 +207,87 @@ def test_samples_of_a_step_that_failed_are_forgotten() -> None:
     assert optimizer.steps == 0
     train(model, optimizer, 1)
     assert optimizer.steps == 1
+
+
+@pytest.mark.parametrize("noise", ["torch", None], ids=["torch", "kernel"])
+@pytest.mark.parametrize("when", ["states", "sample"])
+def test_storages_that_move(noise: str | None, when: str) -> None:
+    """share_memory_() gives a tensor other memory; what was there belongs to somebody else by the next step."""
+    results = []
+    for moving in (False, True):
+        model: Any = network()
+        optimizer = KINDS["affine"](model.named_parameters(), noise=noise)
+        train(model, optimizer)
+        if moving and when == "states":
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        value.share_memory_()
+        others = [torch.full((12,), 7.0) for _ in range(50)]
+        for _ in range(2):
+            with optimizer.sampled():
+                if moving and when == "sample":
+                    model.weight.share_memory_()
+                    others += [torch.full((12,), 7.0) for _ in range(50)]
+                model(torch.ones(1, 4)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert all(bool((other == 7.0).all()) for other in others)
+        results.append(model.weight.detach().clone())
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("noise", ["torch", None], ids=["torch", "kernel"])
+def test_states_that_are_reset_or_put_back(noise: str | None) -> None:
+    model: Any = network()
+    optimizer = KINDS["affine"](model.named_parameters(), noise=noise)
+    train(model, optimizer)
+    saved = copy.deepcopy(optimizer.state[model.weight])
+    optimizer.state = collections.defaultdict(dict)
+    train(model, optimizer, 1)
+    assert optimizer.state[model.weight]["steps"] == 1, "it has begun anew"
+    assert optimizer.state_dict()["state"][0]["steps"] == 1
+    optimizer.state[model.weight] = copy.deepcopy(saved)
+    train(model, optimizer, 1)
+    assert optimizer.state[model.weight]["steps"] == saved["steps"] + 1
+    assert not torch.equal(optimizer.state[model.weight]["momentum_shift"], saved["momentum_shift"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("step", [-40.0, -20.0, -14.0, -3.0, -0.7, 0.3, 3.0, 20.0, 80.0])
+def test_multiplicative_steps_of_any_length(step: float, dtype: torch.dtype) -> None:
+    """g ← g·e^X also where e^X has no digits beside 1: log g is the logarithm of the point and the remainder."""
+    p = nn.Parameter(torch.full((37,), 2.0, dtype=dtype))
+    settings: dict[str, Any] = {"data_size": 10, "momentum": 0.0, "temperature": 0.0, "max_step": None}
+    optimizer = lb.LieGroupBLR([p], Multiplicative(), Exponential(), 1.0, **settings)
+    with optimizer.sampled():
+        theta = p.detach().clone()
+    p.grad = -step / theta
+    optimizer.step()
+    found = p.detach().double().log() + optimizer.state[p]["remainder"].double()
+    torch.testing.assert_close(found, torch.full_like(found, math.log(2) + step), rtol=1e-5, atol=1e-5)
+
+
+def test_noise_does_not_depend_on_the_default_dtype() -> None:
+    """A prior that is a function goes the way of torch, with the kernel's noise."""
+    draws = []
+    for dtype in (torch.float32, torch.float64):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            p = nn.Parameter(torch.zeros(9, dtype=torch.float32))
+            optimizer = lb.AffineBLR([p], 0.1, data_size=100, prior=lambda t: t.square().sum())
+            with optimizer.sampled():
+                draws.append(p.detach().clone())
+        finally:
+            torch.set_default_dtype(before)
+    assert torch.equal(*draws)
+
+
+def test_a_pickle_of_the_kernels_noise_needs_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native.available():
+        pytest.skip("no kernel here")
+    content = pickle.dumps(KINDS["affine"](network().parameters()))
+    monkeypatch.setattr(native, "available", lambda: False)
+    with pytest.raises(ValueError, match=r'noise "xoshiro" is drawn by the native kernel, which is not here'):
+        pickle.loads(content)

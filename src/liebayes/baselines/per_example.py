@@ -100,6 +100,8 @@ class SquaredGradients(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is functional.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
+            raise PerExampleError("A batch norm in training mixes examples, which VOGN looks at one by one. Use another norm.")
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             return func(*args, **kwargs)
         if func is functional.linear:
@@ -148,8 +150,8 @@ class SquaredGradients(TorchFunctionMode):
         output.register_hook(hook)
         return output
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        rows = x.detach()
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        rows = input.detach()
 
         def record(delta: Tensor) -> None:
             n = len(rows)
@@ -163,16 +165,16 @@ class SquaredGradients(TorchFunctionMode):
             if bias is not None and bias in self.parameters:
                 self._add(bias, deltas.sum(1).square().sum(0), n)
 
-        self._require_whole(weight, bias)
-        return self._watch(functional.linear(x, weight, bias), record)
+        self._require_whole(input, weight, bias)
+        return self._watch(functional.linear(input, weight, bias), record)
 
     def _convolution(
-        self, func: Callable[..., Any], x: Tensor, weight: Tensor, bias: Tensor | None = None,
+        self, func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None = None,
         stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
         if isinstance(padding, str):
             raise PerExampleError(f"VOGN knows convolutions with padding in numbers, but got {padding!r}.")
-        images = x.detach()
+        images = input.detach()
 
         def each(delta: Tensor, inputs: Tensor) -> Tensor:
             n = len(inputs)
@@ -189,8 +191,8 @@ class SquaredGradients(TorchFunctionMode):
             if bias is not None and bias in self.parameters:
                 self._add(bias, delta.flatten(2).sum(2).square().sum(0), n)
 
-        self._require_whole(weight, bias)
-        return self._watch(func(x, weight, bias, stride, padding, dilation, groups), record)
+        self._require_whole(input, weight, bias)
+        return self._watch(func(input, weight, bias, stride, padding, dilation, groups), record)
 
     def _expanded(self, args: tuple[Any, ...]) -> list[Any]:
         """Arguments with every parameter, or view of one, as a tensor that has the examples for its first dimension."""
@@ -201,7 +203,13 @@ class SquaredGradients(TorchFunctionMode):
             p = self._owner(t)
             if p is None or not t.requires_grad:
                 return t
-            if not with_examples or t.numel() != p.numel() or not (t.ndim < len(shape) or t.shape[0] == 1):
+            if t is not p and not (t.is_contiguous() and p.is_contiguous()):
+                raise PerExampleError(
+                    f"VOGN needs a parameter as it is, but meets one of shape {tuple(p.shape)} with its dimensions in another "
+                    f"order, as a tensor of shape {tuple(t.shape)}. Store it in the order it is used in."
+                )
+            fits = t.ndim < len(shape) or (t.ndim > 0 and t.shape[0] == 1)
+            if not with_examples or t.numel() != p.numel() or not fits:
                 raise PerExampleError(
                     f"VOGN needs a parameter to be the same for all examples, but one of shape {tuple(t.shape)} meets tensors "
                     f"of shape {tuple(shape)}, whose first dimension should be the examples."
@@ -211,7 +219,9 @@ class SquaredGradients(TorchFunctionMode):
 
         return [expand(t) for t in args]
 
-    def _require_whole(self, *tensors: Tensor | None) -> None:
+    def _require_whole(self, input: Tensor, *tensors: Tensor | None) -> None:
+        if input.requires_grad and self._owner(input) is not None:
+            raise PerExampleError("VOGN needs the input of a layer to be examples, not a parameter.")
         if any(t is not None and t not in self.parameters and self._owner(t) is not None for t in tensors):
             raise PerExampleError("VOGN needs the weight and the bias of a layer to be parameters, not views of them.")
 

@@ -91,7 +91,11 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
         } else {
             /* The point is rounded; what rounding has lost stays in the logarithm. */
             floats moved = clamp(scale_of(log_scale + X) * point, 1.17549435e-38f, 3.40282347e38f);
-            log_scale = (log_scale + X) - log1p_of((moved - point) / point);
+            floats change = (moved - point) / point;
+            floats taken = log1p_of(change); /* exact where a step is small; far below -1/2 it has no digits left */
+            ints large = magnitude(change) > 0.5f;
+            if (__builtin_expect(any(large), 0)) taken = pick(large, logarithm(moved) - logarithm(point), taken);
+            log_scale = (log_scale + X) - taken;
             point = moved;
         }
         store(t->point + i, point, lanes);

@@ -79,22 +79,23 @@ class Records:
         self.element: Any = self.group.at(torch.ones(1))  # of the group's kind, to ask metrics for their form
         self.blocks: list[tuple[str, str]] = _BLOCKS[type(self.group)]
         self.table: array[int] = array("Q", bytes(8 * len(parameters) * len(native.TENSOR_FIELDS)))
-        self._points = [p.data_ptr() for p in parameters]
+        self._points = _addresses(parameters)
+        self._sample_points = _addresses(self._samples)
         self._contiguous = all(p.is_contiguous() for p in parameters)
-        self._kept: list[tuple[Any, list[Tensor]]] = []
+        self._kept: list[tuple[str, list[Tensor], list[int]]] = []
         self._gradients: Tensors | None = None
         self._copies: list[Tensor] = []
         self.put("point", self._points)
-        self.put("sample", [t.data_ptr() for t in self._samples])
+        self.put("sample", self._sample_points)
         self.put("count", [p.numel() for p in parameters])
         self.put("number", [numbers[p] for p in parameters])
         places = {"remainder" if type(self.group) is Multiplicative else "log_scale": "log_scale"}
         for field, block in self.blocks:
             places |= {f"momentum_{block}": f"momentum_{field}", f"second_moment_{block}": f"second_{field}"}
         for name in [name for name in places if name in self.states[0]]:
-            tensors = [s[name] for s in self.states]
-            self._kept.append((operator.itemgetter(name), tensors))
-            self.put(places[name], [t.data_ptr() for t in tensors])
+            tensors = [s[name] for s in self.states]  # kept alive, so that their addresses are no one else's
+            self._kept.append((name, tensors, _addresses(tensors)))
+            self.put(places[name], self._kept[-1][2])
 
     def put(self, field: str, values: Any) -> None:
         """A column of the table."""
@@ -133,9 +134,15 @@ class Records:
             settings["group"] is self.group
             and len(parameters) == len(self.parameters)
             and all(map(operator.is_, parameters, self.parameters))
-            and [p.data_ptr() for p in parameters] == self._points
-            and all(all(map(operator.is_, map(get, self.states), tensors)) for get, tensors in self._kept)
+            and _addresses(parameters) == self._points
+            # Not only the same tensors: share_memory_() moves what they hold.
+            and _addresses(self._samples) == self._sample_points
+            and all([s[name].data_ptr() for s in self.states] == addresses for name, _, addresses in self._kept)
         )
+
+
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [t.data_ptr() for t in tensors]
 
 
 def draw(records: Records, settings: Settings, noise: Noise) -> None:
@@ -206,7 +213,7 @@ def _finite(table: array[int]) -> bool:
 
 def noise_of(base: Base, count: int, noise: Noise, number: int, start: int = 0) -> Tensor:
     """ε itself: the numbers [start, start + count) of parameter `number`, where start is a multiple of 2,048."""
-    target = torch.empty(count)
+    target = torch.empty(count, dtype=torch.float32, device="cpu")
     job = native.Job(what=native.NOISE, threads=native.threads())
     _tell_noise(job, {"base": base}, noise)
     _run(job, _table({"sample": [target.data_ptr()], "count": [count], "number": [number], "offset": [start]}))

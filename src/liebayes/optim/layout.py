@@ -100,7 +100,9 @@ class ScaleLayout(Layout):
         limits = torch.finfo(dtype)
         moved = element.scale * point
         rounded = moved.clamp(limits.tiny, limits.max).to(dtype)
-        taken = torch.log1p((rounded.to(point.dtype) - point) / point)  # exact where a step is small
+        change = (rounded.to(point.dtype) - point) / point
+        small = torch.log1p(change)  # exact where a step is small; far below −½ it has no digits left
+        taken = torch.where(change.abs() > 0.5, rounded.to(point.dtype).log() - point.log(), small)
         return rounded, {"remainder": element.log_scale - taken}
 
     def family_element(self, point: Tensor, state: dict[str, Tensor]) -> LogScale:

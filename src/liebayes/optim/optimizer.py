@@ -7,6 +7,7 @@ checkpoint holds. The work on parameters is in `engine`.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -150,6 +151,7 @@ class LieGroupBLR(Optimizer):
         self._buffers = SampleBuffers()
         self._sums: engine.Sums = {}
         self._memo: engine.Memo = {}
+        self._known_states: list[Any] = []
         self._numbers: dict[Tensor, int] = {}
         self._sharded = False
         self._forms: dict[Any, Form[Any]] = {}
@@ -230,10 +232,11 @@ class LieGroupBLR(Optimizer):
         self._buffers.release()
         with torch.inference_mode(False):  # what is made here outlives a block of inference
             fresh = self._buffers.require(parameters)
-            if fresh:
+            if fresh or not self._states_are_known():
                 self._memo.clear()
                 try:
                     self._start_states()
+                    self._known_states = list(self.state.values())
                 except BaseException:
                     self._buffers.forget()  # or the next sample would find nothing new
                     raise
@@ -254,6 +257,11 @@ class LieGroupBLR(Optimizer):
     def _trained(self) -> list[Tensor]:
         groups = getattr(self, "param_groups", [])  # none yet while the optimizer is being built
         return [p for settings in groups for p in settings["params"] if p.requires_grad]
+
+    def _states_are_known(self) -> bool:
+        """Whether no others were put in their place since the last sample, by a reset for example."""
+        known = self._known_states
+        return len(self.state) == len(known) and all(map(operator.is_, self.state.values(), known))
 
     @torch.no_grad()
     def _start_states(self) -> None:
@@ -539,6 +547,7 @@ class LieGroupBLR(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.noise = choose_source(self.noise)
         self.process_group = None
         self._clear()
 

@@ -131,10 +131,21 @@ class Probe:
 
     @contextmanager
     def _randomness(self) -> Iterator[None]:
-        before = _random_states()
+        before = self._random_states()
         yield
-        if before != _random_states():
+        if before != self._random_states():
             self._found("random numbers are drawn")
+
+    def _random_states(self) -> list[Any]:
+        numpy: Any = sys.modules.get("numpy")
+        found = [bytes(random_state().tolist()), random.getstate()]
+        if numpy is None:
+            return found
+        reachable = [one for value in self._objects for one in (value, *_contents(value))]
+        generators = {id(one): one for one in reachable if isinstance(one, numpy.random.Generator)}
+        older = {id(one): one for one in reachable if isinstance(one, numpy.random.RandomState)}
+        found += [repr(one.bit_generator.state) for one in generators.values()]
+        return [*found, *(repr(one.get_state()) for one in [numpy.random, *older.values()])]
 
     def _look_at_modules(self) -> None:
         for m in self.modules:
@@ -215,11 +226,6 @@ def signature(modules: list[nn.Module]) -> list[Any]:
 def random_state() -> Tensor:
     """The state of torch's own generator."""
     return torch.default_generator.get_state()
-
-
-def _random_states() -> list[Any]:
-    numpy: Any = sys.modules.get("numpy")
-    return [bytes(random_state().tolist()), random.getstate(), *([] if numpy is None else [repr(numpy.random.get_state())])]
 
 
 def _captured(closure: object) -> Iterator[Any]:

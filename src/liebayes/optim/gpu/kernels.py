@@ -262,7 +262,10 @@ def step_kernel(
             # The point takes the step; the logarithm keeps what rounding the point has lost.
             rounded = clamp(scale_of(moved) * point, TINY, LARGEST)
             tl.store(point_at, rounded, inside)
-            tl.store(log_scale_at, moved - log1p(tl.div_rn(rounded - point, point)), inside)
+            change = tl.div_rn(rounded - point, point)
+            # log1p is exact where a step is small; far below −½ it has no digits left.
+            taken = tl.where(tl.abs(change) > 0.5, tl.log(rounded) - tl.log(point), log1p(change))
+            tl.store(log_scale_at, moved - taken, inside)
 
 
 @triton.jit
