@@ -161,6 +161,7 @@ def all_finite(parameters: Sequence[Tensor], settings: Settings, gradients: Tens
     known = memo.get(id(settings))
     if known is not None and known.serve(parameters, settings):
         return kernel.has_finite(known, gradients)
+    memo.pop(id(settings), None)
     return finite([gradients[p] for p in parameters])
 
 
@@ -179,8 +180,11 @@ def _paths(
     if not fast:
         return _Paths([], [], parameters)
     known = None if memo is None else memo.get(id(settings))
-    if known is not None and kernel.takes(settings) and known.serve(parameters, settings, gradients):
+    drawing = gradients is None
+    if known is not None and kernel.takes(settings) and known.serve(parameters, settings, gradients, drawing):
         return _Paths(parameters, [], [], known)
+    if memo is not None:
+        memo.pop(id(settings), None)
     native = [p for p in parameters if kernel.reads(p)] if kernel.takes(settings) else []
     if len(native) == len(parameters):
         return _Paths(native, [], [])

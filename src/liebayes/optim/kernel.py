@@ -89,13 +89,14 @@ class Records:
         self.put("sample", self._sample_points)
         self.put("count", [p.numel() for p in parameters])
         self.put("number", [numbers[p] for p in parameters])
-        places = {"remainder" if type(self.group) is Multiplicative else "log_scale": "log_scale"}
+        places = {"remainder" if type(self.group) is Multiplicative else "log_scale": "log_scale"}  # first: a draw reads it
         for field, block in self.blocks:
             places |= {f"momentum_{block}": f"momentum_{field}", f"second_moment_{block}": f"second_{field}"}
         for name in [name for name in places if name in self.states[0]]:
             tensors = [s[name] for s in self.states]  # kept alive, so that their addresses are no one else's
             self._kept.append((name, tensors, _addresses(tensors)))
             self.put(places[name], self._kept[-1][2])
+        self._read = int(len(self._kept) > 0 and places[self._kept[0][0]] == "log_scale")
 
     def put(self, field: str, values: Any) -> None:
         """A column of the table."""
@@ -126,18 +127,25 @@ class Records:
         """Keeps none alive."""
         self._gradients, self._copies = None, []
 
-    def serve(self, parameters: Sequence[Tensor], settings: Settings, gradients: Tensors | None = None) -> bool:
-        """Whether the table is still that of these parameters and their states. Of samples its owner has to know."""
+    def serve(
+        self, parameters: Sequence[Tensor], settings: Settings, gradients: Tensors | None = None, drawing: bool = False
+    ) -> bool:
+        """Whether the table is still that of these parameters, their states and samples; for a draw, of what is read there.
+
+        The same tensors are not enough: share_memory_() moves what they hold. Asking for addresses takes time, though.
+        """
         if gradients is not None and gradients is self._gradients:
             return True  # has_finite has asked; it puts gradients of all parameters of the group, or none
         return (
             settings["group"] is self.group
             and len(parameters) == len(self.parameters)
             and all(map(operator.is_, parameters, self.parameters))
-            and _addresses(parameters) == self._points
-            # Not only the same tensors: share_memory_() moves what they hold.
-            and _addresses(self._samples) == self._sample_points
-            and all([s[name].data_ptr() for s in self.states] == addresses for name, _, addresses in self._kept)
+            and (drawing or _addresses(parameters) == self._points)  # before a draw their buffers were looked after
+            and (drawing or _addresses(self._samples) == self._sample_points)
+            and all(
+                [s[name].data_ptr() for s in self.states] == addresses
+                for name, _, addresses in (self._kept[: self._read] if drawing else self._kept)
+            )
         )
 
 
