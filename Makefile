@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test torture figures benchmark lint clean
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt setup.py $(wildcard src/liebayes/native/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
