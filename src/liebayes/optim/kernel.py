@@ -89,14 +89,13 @@ class Records:
         self.put("sample", self._sample_points)
         self.put("count", [p.numel() for p in parameters])
         self.put("number", [numbers[p] for p in parameters])
-        places = {"remainder" if type(self.group) is Multiplicative else "log_scale": "log_scale"}  # first: a draw reads it
+        places = {"remainder" if type(self.group) is Multiplicative else "log_scale": "log_scale"}
         for field, block in self.blocks:
             places |= {f"momentum_{block}": f"momentum_{field}", f"second_moment_{block}": f"second_{field}"}
         for name in [name for name in places if name in self.states[0]]:
             tensors = [s[name] for s in self.states]  # kept alive, so that their addresses are no one else's
             self._kept.append((name, tensors, _addresses(tensors)))
             self.put(places[name], self._kept[-1][2])
-        self._read = int(len(self._kept) > 0 and places[self._kept[0][0]] == "log_scale")
 
     def put(self, field: str, values: Any) -> None:
         """A column of the table."""
@@ -144,7 +143,8 @@ class Records:
             and (drawing or _addresses(self._samples) == self._sample_points)
             and all(
                 [s[name].data_ptr() for s in self.states] == addresses
-                for name, _, addresses in (self._kept[: self._read] if drawing else self._kept)
+                for name, _, addresses in self._kept
+                if not drawing or name in ("log_scale", "remainder")
             )
         )
 

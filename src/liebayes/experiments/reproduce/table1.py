@@ -129,7 +129,6 @@ TABLE1 = Recipe(
             },
             {
                 "paper": Budget(seeds=5),
-                # With one sample the multiplicative rule diverges at the paper's step size.
                 "desktop": Budget(seeds=1, epochs=3, settings={**_SPLIT, "compile": True, "evaluate_every": 3}),
                 "smoke": Budget(seeds=1, epochs=1, mc_samples=2, images=20, settings={**_SMOKE, **_SPLIT, "batch_size": 10}),
             },
