@@ -19,13 +19,14 @@ ALLOWED = {
     "variational": {"groups", "bases", "rule"},
     "threads": {"native"},
     "prediction": {"threads"},
-    "posterior": {"groups", "bases", "rule", "prediction", "threads"},
+    "posterior": {"groups", "bases", "rule", "prediction", "threads", "whole_file"},
     "native": set(),
     "optim": {"native", "groups", "bases", "rule", "posterior", "threads"},  # an optimizer hands out its posterior
     "baselines": {"groups", "bases", "rule", "posterior", "optim"},
     "metrics": set(),
     "nn": set(),
-    "data": set(),
+    "data": {"whole_file"},
+    "whole_file": set(),
 }
 """What each room may import of ours; rooms that are not here may import all."""
 

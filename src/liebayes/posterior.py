@@ -24,6 +24,7 @@ from .bases import Base
 from .groups import LieGroup
 from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches
 from .rule import Family
+from .whole_file import whole_file
 
 FORMAT = "liebayes posterior 1"
 
@@ -226,14 +227,8 @@ class Posterior:
             "temperature": repr(float(self.temperature)),
             "families": json.dumps(header, indent=1),
         }
-        path = Path(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
+        with whole_file(Path(path)) as partial:
             save_file({key: value.clone() for key, value in tensors.items()}, partial, metadata=metadata)
-            os.replace(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
 
     @classmethod
     def load(

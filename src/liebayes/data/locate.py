@@ -12,12 +12,12 @@ import hashlib
 import http.client
 import logging
 import os
-import tempfile
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..whole_file import whole_file
 from .errors import DataError, DataFileError, MissingDataError, reason
 
 VARIABLE = "LIEBAYES_DATA"
@@ -89,10 +89,8 @@ def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = 
 
 def _fetch(address: str, path: Path, md5: str) -> Path:
     digest = hashlib.md5(usedforsecurity=False)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as out, urllib.request.urlopen(address, timeout=TIMEOUT) as answer:
+    with whole_file(path) as partial:
+        with open(partial, "wb") as out, urllib.request.urlopen(address, timeout=TIMEOUT) as answer:
             size = 0
             while chunk := answer.read(_CHUNK):
                 out.write(chunk)
@@ -107,8 +105,4 @@ def _fetch(address: str, path: Path, md5: str) -> Path:
                 f"what came has the MD5 sum {digest.hexdigest()} ({size:,} bytes), expected {md5}; it was not kept. "
                 f"Try again, or put the right {path.name} into {path.parent}",
             )
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return path

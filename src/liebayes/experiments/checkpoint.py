@@ -6,7 +6,6 @@ happens while writing, a good checkpoint is left. A checksum over everything tel
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..whole_file import whole_file
 
 FORMAT = "liebayes checkpoint 1"
 
@@ -48,22 +49,17 @@ def save(tree: Mapping[str, Any], path: Path) -> None:
         return {"value": node}
 
     text = json.dumps(outline(tree, ""))
-    partial = path.with_name(f".{path.name}.part")
     try:
-        save_file(tensors, partial, metadata={"format": FORMAT, "tree": text, "checksum": _checksum(text, tensors)})
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())
-        # Killed between these two lines, a run has no last checkpoint, and goes on from the previous one.
-        if path.exists():
-            os.replace(path, previous(path))
-        os.replace(partial, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        if isinstance(error, (OSError, SafetensorError)):
-            reason = getattr(error, "strerror", None) or error
-            raise CheckpointError(f"{path} could not be written: {reason}. The checkpoint before it is kept.") from error
-        raise
+        with whole_file(path, alone=True) as partial:
+            save_file(tensors, partial, metadata={"format": FORMAT, "tree": text, "checksum": _checksum(text, tensors)})
+            with open(partial, "rb") as file:
+                os.fsync(file.fileno())
+            # Killed after this line, a run has no last checkpoint, and goes on from the previous one.
+            if path.exists():
+                os.replace(path, previous(path))
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path} could not be written: {reason}. The checkpoint before it is kept.") from error
 
 
 def previous(path: Path) -> Path:

@@ -15,6 +15,7 @@ import torch
 import tyro
 
 from .. import __version__, data, native
+from ..whole_file import whole_file
 from .command_line import optional_arguments_without_none, parse, settings_type
 from .opening import open_run
 from .pictures import read_images
@@ -199,7 +200,8 @@ def predict(
         sys.stdout.writelines(lines)
         return
     try:
-        output.write_text("".join(lines))
+        with whole_file(output) as partial:
+            partial.write_text("".join(lines))
     except OSError as error:
         raise RunError(f"{output} cannot be written: {error.strerror or error}. Choose another --output.") from error
 

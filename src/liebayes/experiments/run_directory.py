@@ -9,7 +9,6 @@ posterior.safetensors   what training left
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ import torch
 
 from .. import __version__, native
 from ..data import Dataset
+from ..whole_file import whole_file
 from . import checkpoint
 from .settings import SettingsError, TrainSettings
 
@@ -115,13 +115,10 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a file that is whole or not there."""
-        partial = self.path / f".{name}.part"
         try:
-            partial.write_text(text)
-            os.replace(partial, self.path / name)
+            with whole_file(self.path / name, alone=True) as partial:
+                partial.write_text(text)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
             raise RunError(
                 f"{self.path / name} could not be written: {error.strerror or error}. What was there is kept."
             ) from error

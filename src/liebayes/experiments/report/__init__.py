@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...whole_file import whole_file
 from ..run_directory import RunError
 from .evidence import Evidence, gather
 from .page import html
@@ -30,13 +30,8 @@ def write_report(
         output.parent.mkdir(parents=True, exist_ok=True)
     found = gather(runs, ood, data_dir)
     text = html(found, sections(found, image))
-    partial = output.with_name(f".{output.name}.part")
-    try:
-        with _writable(output):
-            partial.write_text(text, encoding="utf-8")
-            os.replace(partial, output)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _writable(output), whole_file(output) as partial:
+        partial.write_text(text, encoding="utf-8")
     return output
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from ... import data
 from ...metrics import auroc
 from ...posterior import Posterior
+from ...whole_file import whole_file
 from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
 from ..opening import at_point
@@ -154,14 +153,11 @@ def settings_of(result: Result) -> dict[str, Any]:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that is whole or not there, also if two commands do at the same time."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        with whole_file(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error.strerror or error}. Choose another --results.") from error
 
 

@@ -1,0 +1,29 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, alone: bool = False) -> Iterator[Path]:
+    """A place beside ``path`` to write to, moved to ``path`` when the block ends, and removed if it fails.
+
+    So whatever happens while writing, ``path`` is what it was, or new and complete.
+
+    Args:
+        path: the file.
+        alone: nobody else writes the same file at the same time, so that what a killed process has left may be overwritten.
+    """
+    partial = path.with_name(f".{path.name}.part" if alone else f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,49 @@
+"""A file that is written stays what it was until the new one is complete."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from liebayes.whole_file import whole_file
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_failure_leaves_the_file_that_was_there_and_nothing_beside_it(tmp_path: Path, alone: bool) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with whole_file(path, alone=alone) as partial:
+            partial.write_text("half")
+            assert path.read_text() == "old"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("report.html", "old")]
+
+
+def test_many_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+    path, all_have_written = tmp_path / "table.md", Barrier(4)
+
+    def write(letter: str) -> None:
+        with whole_file(path) as partial:
+            partial.write_text(letter * 1000)
+            all_have_written.wait(timeout=60)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcd"))
+    assert path.read_text() in [letter * 1000 for letter in "abcd"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_has_left_is_overwritten_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    (tmp_path / ".checkpoint.safetensors.part").write_text("of a killed process")
+    with whole_file(path, alone=True) as partial:
+        partial.write_text("new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("checkpoint.safetensors", "new")]
