@@ -23,6 +23,7 @@ ALLOWED = {
     "native": set(),
     "optim": {"native", "groups", "bases", "rule", "posterior", "threads"},  # an optimizer hands out its posterior
     "baselines": {"groups", "bases", "rule", "posterior", "optim"},
+    "integrations": {"optim"},
     "metrics": set(),
     "nn": set(),
     "data": {"whole_file"},

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 BINS = 20
-"""The number of calibration bins in the paper's experiments."""
+"""The number of calibration bins in the authors' published experiments."""
 
 
 def accuracy(probabilities: Tensor, labels: Tensor) -> float:

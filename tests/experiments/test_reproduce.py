@@ -221,7 +221,7 @@ def test_an_empty_table_is_not_run_and_has_no_number_of_ours() -> None:
 
 
 def test_a_table_fills_run_by_run(tmp_path: Path) -> None:
-    found = results_of("table1", "additive", [(0.981, 0.08, 0.01), (0.983, 0.09, 0.02)])
+    *found, last = results_of("table1", "additive", [(0.981, 0.08, 0.01), (0.983, 0.09, 0.02), (0.982, 0.08, 0.01)])
     for number, one in enumerate(found, 1):
         run = planned("table1", "additive", "desktop", seeds=(one["seed"],))
         assert store(result_path(tmp_path, run), one) == "stored"
@@ -234,6 +234,8 @@ def test_a_table_fills_run_by_run(tmp_path: Path) -> None:
     assert "98.20 ± 0.10" in (tmp_path / "table1.html").read_text()
     assert "| multiplicative | paper | 20 | 8 | 0 of 3 | not run | not run | not run | 98.59 ± 0.02" in text
     assert "multiplicative" in summary(TABLE1, read_all(tmp_path, "table1")).split("Not run")[1]
+    store(result_path(tmp_path, planned("table1", "additive", "desktop", seeds=(last["seed"],))), last)
+    assert line(rows(TABLE1, TABLE1.experiments[0], "desktop", read_all(tmp_path, "table1"))[0])[4] == "3"
 
 
 def test_one_seed_has_no_error_and_another_budget_a_row_of_its_own() -> None:

@@ -140,7 +140,7 @@ class Laplace(QuantileBase):
 
 @dataclass(frozen=True)
 class Uniform(QuantileBase):
-    """Uniform on [−half_width, half_width]. Its edges give it no Fisher metric; the rule runs on it with Absorbed()."""
+    """Uniform on [−half_width, half_width]. Its edges give it no Fisher metric: take Absorbed() or Adaptive()."""
 
     half_width: float = 1.0
 

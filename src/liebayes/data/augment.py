@@ -12,7 +12,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Pad by `padding` black pixels on every side, crop at a random place, and mirror every second image if `flip`."""
+    """Pad by `padding` black pixels on every side, crop at a random place, and mirror with probability ½ if `flip`."""
 
     padding: int = 4
     flip: bool = True

@@ -1,6 +1,7 @@
 """Training runs as the program runs them, from Python.
 
-from liebayes.experiments import TrainSettings, train
+from pathlib import Path
+from liebayes.experiments import TrainSettings, resume, train
 lines = train(TrainSettings(dataset="digits", rule="affine", epochs=20, output=Path("runs/mine")))
 lines = train(TrainSettings(rule="additive", output=...), dataset=(images, labels, test_images, test_labels))
 lines = resume("runs/mine")

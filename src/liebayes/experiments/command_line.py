@@ -22,7 +22,7 @@ _LEFT_OUT = {
     "data_dir": "the environment variable LIEBAYES_DATA, or a folder in the user's cache",
     "base": "Normal(3/√N), for multiplicative Rayleigh(1.0)",
     "scale_lr": "lr",
-    "scale_momentum": "0.999",
+    "scale_momentum": "0.99999 for ivon-opt; otherwise 0.999",
     "warmup_epochs": "5 % of the run, at most 5",
     "output": "runs/DATASET-RULE-SEED",
 }
@@ -134,9 +134,10 @@ def default_text(name: str, value: Any = None) -> str:
         return str(value)
     if name in _LEFT_OUT:
         return _LEFT_OUT[name]
-    full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in DATASETS for r in RULES}
-    by_rule = {r: _inner({d: full[d, r] for d in DATASETS}) for r in RULES}
-    by_dataset = {d: _inner({r: full[d, r] for r in RULES}) for d in DATASETS}
+    datasets = [*DATASETS, "a registered one"]
+    full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in datasets for r in RULES}
+    by_rule = {r: _inner({d: full[d, r] for d in datasets}) for r in RULES}
+    by_dataset = {d: _inner({r: full[d, r] for r in RULES}) for d in datasets}
     return min(_outer(by_dataset), _outer(by_rule), key=lambda text: ("(" in text, len(text)))
 
 

@@ -64,8 +64,8 @@ class LieGroupBLR(Optimizer):
         nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
         foreach: work on many parameters at once; the same numbers as one by one, to rounding.
         parallel: evaluate the samples of `step(closure)` in threads, one sample in each; the same numbers as one after the
-            other, to rounding. By default where it pays, from 8 samples and 10,000 weights on, and the closure allows it;
-            `evaluation` tells. True insists.
+            other, to rounding. By default from 8 samples and 10,000 weights on (where it begins to pay), if torch has several
+            threads and the closure allows it; `evaluation` tells. True insists.
         process_group: the processes to average covectors over; all of them by default where torch.distributed runs.
 
     >>> model = nn.Linear(3, 1)

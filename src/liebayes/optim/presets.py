@@ -93,7 +93,7 @@ class MultiplicativeBLR(LieGroupBLR):
     - `temperature=0.01`: a mean and its spread are tied in this family, so that the entropy pulls weights up; the paper's
       experiments have 0.001 to 0.006.
     - `prior=0.03`: without any, weights run away behind saturated units.
-    - `max_step=0.2`: no weight grows or shrinks by more than a fifth in one step; a few are bounded in the first epochs.
+    - `max_step=0.2`: the logarithm of a weight moves by at most 0.2 in one step; a few are bounded in the first epochs.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class Metric(ABC):
 class Absorbed(Metric):
     """The Euclidean metric on the algebra: the Fisher constants are part of the step sizes, one for each block.
 
-    This is what the paper's experiments run, and the only choice for bases without a Fisher metric (Uniform, Dirac).
+    This is what the paper's experiments run, and like `Adaptive` it serves bases without a Fisher metric (Uniform, Dirac).
     """
 
     def on(self, group: LieGroup[E], base: Base, g: E) -> Form[E]:

@@ -85,7 +85,8 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
 
 def line(row: Row) -> list[str]:
     """A row as text."""
-    seeds = f"{len(row.results)} of {max(row.planned, len(row.results) + len(row.failures))}"
+    asked = max(row.planned, len(row.results) + len(row.failures))
+    seeds = str(asked) if len(row.results) == asked else f"{len(row.results)} of {asked}"
     cells = [row.method + row.note, row.source, str(row.epochs), str(row.mc_samples), seeds]
     if row.results:
         cells += [_measured(row, kind) for kind in ("accuracy", "nll", "ece")]
@@ -135,9 +136,9 @@ def _outside(scale: Scale, found: Sequence[Row]) -> Block:
 
 
 _ABOUT = (
-    "Accuracy, NLL and ECE (20 bins) of the predictive of 32 samples on the test data: mean ± standard error over seeds. K is "
-    "the number of Monte Carlo samples in training. Settings: paper, of its appendix; published, of the authors' commands; "
-    "ours. The paper's figures are of its full protocol, whatever the scale beside them."
+    "Accuracy, NLL and ECE (20 bins) of the predictive of 32 samples on the test data: mean ± standard error over seeds, "
+    "of which “2 of 3” says that the scale asks for three. K is the number of Monte Carlo samples in training. Settings: paper, "
+    "of its appendix; published, of the authors' commands; ours. The paper's figures are of its full protocol, whatever the scale beside them."
 )
 
 

@@ -17,10 +17,12 @@ READINGS = (
     "(heavy ball); Alg. 1's averages, which at β = 0.8 makes its step a fifth. The published command for the additive rule "
     "has α = 0.5, which is the heavy-ball step of 0.1; as a row of ours SGD has the averaged step too.",
     "The step of the scales is α too in the paper; the published one is 0.05.",
-    "max_step is ours: a bound on the logarithm of a scale and on a shift in units of A. Results count the steps it bounded.",
+    "max_step is ours: a bound on the logarithm of a scale and on a shift in units of A. The stored "
+    "results count the coordinates it bounded.",
     "The curvature h that iVON and VOGN start with is not in the paper; it is the program's default. VOGN is not "
     "compiled: its gradients are those of single images.",
-    "The number of seeds is not in the paper; the paper scale here has five.",
+    "The number of seeds is not in the paper; the paper scale here has five. The ECE's 20 bins are those of "
+    "the authors' program.",
 )
 
 _BASES = {"uniform": "Uniform(0.0025)", "Gaussian": "Normal(0.005)", "Laplace": "Laplace(0.005)"}
