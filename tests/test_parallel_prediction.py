@@ -49,6 +49,13 @@ def test_threads_equal_the_loop(task: str, batch_size: int | None):
     torch.testing.assert_close(results[2], results[0], rtol=0, atol=0)
 
 
+def test_hooks_see_the_draws_and_nothing_else():
+    posterior, seen = posterior_of(), []
+    posterior.model[0].register_forward_hook(lambda _m, _i, output: seen.append(len(output)))
+    posterior.predict(X, samples=4)
+    assert seen == [30] * 4
+
+
 def test_pairs_of_mean_and_noise():
     class Noisy(nn.Module):
         def __init__(self) -> None:

@@ -266,6 +266,80 @@ def test_sampled_restores_also_after_an_exception() -> None:
     assert torch.equal(posterior.buffers["norm.running_mean"], held)
 
 
+@pytest.mark.parametrize("model", [nn.Conv2d(1, 2, 2), nn.LayerNorm(3)], ids=["convolution", "norm"])
+def test_a_gradient_after_the_block_is_that_of_the_sample(model: nn.Module) -> None:
+    x = torch.randn(1, 1, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    weight, bias = model.parameters()
+
+    def gradients(loss: Tensor) -> tuple[Tensor, ...]:
+        """First and second order."""
+        first = torch.autograd.grad(loss, [x, weight, bias], create_graph=True)
+        return (*first, *torch.autograd.grad(first[0].square().sum(), [x, weight]))
+
+    with posterior_of(model, steps=0).sampled(torch.Generator().manual_seed(3)) as inside:
+        expected, loss = gradients(inside(x).square().sum()), inside(x).square().sum()
+    for found, wanted in zip(gradients(loss), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_under_autocast_every_sample_is_itself_and_the_point_comes_back() -> None:
+    """Autocast keeps casts of weights, by the parameter they belong to."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    posterior, again = (posterior_of(model, base=Normal(1.0)) for _ in range(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        point = model(X)
+        outputs = []
+        for seed in range(2):
+            with posterior.sampled(torch.Generator().manual_seed(seed)) as inside:
+                outputs.append(inside(X))
+                weights = posterior.sample(torch.Generator().manual_seed(seed))
+                torch.testing.assert_close(outputs[-1], functional_call(model, weights, (X,)), rtol=0.1, atol=0.1)
+        assert not torch.equal(outputs[0], outputs[1])
+        assert torch.equal(model(X), point)
+        posterior.recompute_statistics([X], sample=True, seed=1)
+    again.recompute_statistics([X], sample=True, seed=1)
+    torch.testing.assert_close(posterior.buffers["1.running_mean"], again.buffers["1.running_mean"], rtol=0.05, atol=0.05)
+
+
+def test_inference_mode_leaves_a_model_that_can_be_trained() -> None:
+    model = Net()
+    posterior = posterior_of(model)
+    before, expected = snapshot(model), posterior.predict(X, samples=4).probabilities
+    with torch.inference_mode():
+        assert torch.equal(posterior.predict(X, samples=4).probabilities, expected)
+        with posterior.sampled():
+            model(X)
+    assert_untouched(model, before)
+    model(X).sum().backward()
+
+
+def test_models_that_keep_parameters_in_a_list_are_sampled() -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+            self.pair = (self.layer.weight, self.layer.bias)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, *self.pair)
+
+    model = Listed()
+    posterior = posterior_of(model, base=Normal(0.5))
+    plain = nn.Sequential()
+    plain.layer = nn.Linear(4, 3)
+    expected = Posterior(plain, posterior.families).predict(X, samples=8)
+    found = posterior.predict(X, samples=8)
+    assert float(found.mutual_information.min()) > 0
+    torch.testing.assert_close(found.probabilities, expected.probabilities)
+
+
+def test_a_model_on_another_device_is_refused() -> None:
+    posterior = posterior_of(nn.Linear(4, 3))
+    posterior.model = nn.Linear(4, 3, device="meta")
+    with pytest.raises(ValueError, match=r"weight of the model is on meta, that of the posterior on cpu\. Move the model"):
+        posterior.predict(X)
+
+
 def test_foreign_models_and_names_are_refused() -> None:
     optimizer = trained(nn.Linear(4, 3))
     with pytest.raises(ValueError, match="None of the model's parameters"):
@@ -530,6 +604,26 @@ def test_in_training_statistics_come_from_the_samples() -> None:
     assert int(model.norm.num_batches_tracked) == 6  # type: ignore[arg-type]
 
 
+def test_statistics_take_one_batch_at_a_time() -> None:
+    drawn: list[int] = []
+
+    class Watched(nn.BatchNorm1d):
+        def forward(self, x: Tensor) -> Tensor:
+            assert len(drawn) == len(x)
+            return super().forward(x)
+
+    model = Watched(4)
+    posterior = posterior_of(model, steps=0)
+
+    def loader():
+        for count in (2, 3):
+            drawn[:] = range(count)
+            yield torch.randn(count, 4)
+
+    posterior.recompute_statistics(loader())
+    assert int(posterior.buffers["num_batches_tracked"]) == 2
+
+
 @pytest.mark.parametrize("sample", [False, True])
 def test_recomputed_statistics(sample: bool) -> None:
     model = Net()
@@ -672,6 +766,36 @@ def test_bases_and_groups_of_the_users_own(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Logistic\(\).*bases="):
         Posterior.load(path, model, groups=[Mirrored()])
     assert_same(posterior, Posterior.load(path, model, groups=[Mirrored()], bases=[Logistic()]))
+
+
+def test_bases_and_groups_are_known_by_their_attributes(tmp_path: Path) -> None:
+    """As users write them, without a text of their own. What quadrature has found is no attribute."""
+
+    class Tanh(Base):
+        def __init__(self, width: float) -> None:
+            self.width = width
+
+        def sample(self, shape: Any, *, generator: Any = None, dtype: Any = None, device: Any = None) -> Tensor:
+            return self.width * torch.rand(shape, generator=generator, dtype=dtype, device=device).logit(1e-6)
+
+        def log_prob(self, x: Tensor) -> Tensor:
+            return -2 * (x / (2 * self.width)).cosh().log() - math.log(4 * self.width)
+
+    class Numbered(DiagonalAffine):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    assert math.isfinite(Tanh(0.1).variance)
+    model, path = nn.Linear(4, 3), tmp_path / "q.safetensors"
+    optimizer = lb.LieGroupBLR(model.parameters(), Numbered(1), Tanh(0.1), lr=0.1, data_size=10, metric=lb.rule.Fisher())
+    optimizer.posterior(model).save(path)
+    loaded = Posterior.load(path, model, groups=[Numbered(1)], bases=[Tanh(0.1)])
+    assert repr(loaded.families["weight"].base) == "Tanh(width=0.1)"
+    for group, base in ((Numbered(2), Tanh(0.1)), (Numbered(1), Tanh(0.2))):
+        with pytest.raises(ValueError, match=r"Numbered\(number=1\)|Tanh\(width=0\.1\)"):
+            Posterior.load(path, model, groups=[group], bases=[base])
+    other = lb.LieGroupBLR(model.parameters(), Numbered(1), Tanh(0.1), lr=0.1, data_size=10, metric=lb.rule.Fisher())
+    other.load_state_dict(optimizer.state_dict())
 
 
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

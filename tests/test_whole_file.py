@@ -41,6 +41,25 @@ def test_many_write_one_file_at_the_same_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_link_stays_one_and_modes_are_those_of_new_files(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link, plain = tmp_path / "link", tmp_path / "plain"
+    link.symlink_to(tmp_path / "disk" / "target")
+    plain.touch()
+    with whole_file(link) as partial:
+        partial.write_text("new")
+        partial.chmod(0o600)  # as safetensors does
+    assert link.is_symlink()
+    assert (tmp_path / "disk" / "target").read_text() == "new"
+    assert (tmp_path / "disk" / "target").stat().st_mode == plain.stat().st_mode
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    block = whole_file(tmp_path / "nowhere" / "file")
+    with pytest.raises(FileNotFoundError, match=r"There is no such folder: .*nowhere'$"):
+        block.__enter__()
+
+
 def test_what_a_killed_process_has_left_is_overwritten_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     (tmp_path / ".checkpoint.safetensors.part").write_text("of a killed process")

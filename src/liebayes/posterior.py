@@ -22,7 +22,7 @@ from . import bases as _bases
 from . import groups as _groups
 from .bases import Base
 from .groups import LieGroup
-from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches
+from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches, installed, slots_of
 from .rule import Family
 from .whole_file import whole_file
 
@@ -87,23 +87,21 @@ class Posterior:
 
     @contextmanager
     def sampled(self, generator: torch.Generator | None = None) -> Iterator[nn.Module]:
-        """A block in which the module holds one sample and the snapshot's buffers; afterwards it is what it was."""
-        with self._installed(self.sample(generator)):
-            yield self.model
+        """A block in which the module holds one sample and the snapshot's buffers; afterwards it is what it was.
 
-    @contextmanager
-    def _installed(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        Gradients through what was computed inside are those of the sample, also after the block.
+        """
         _refuse_sharded(self.model)
-        slots = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        values = {**weights, **_copies(self.buffers)}
-        kept = {name: slot.data for name, slot in slots.items()}
-        try:
-            for name, value in values.items():
-                slots[name].data = value
-            yield
-        finally:
-            for name, value in kept.items():
-                slots[name].data = value
+        own = set(map(id, slots_of(self.model).values()))
+
+        def keep(tensor: Tensor) -> Tensor:  # of a parameter, which gets its storage back, what it is now
+            return tensor.detach() if id(tensor) in own else tensor
+
+        with (
+            installed(self.model, {**self.sample(generator), **_copies(self.buffers)}),
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        ):
+            yield self.model
 
     # Predictions.
 
@@ -144,16 +142,16 @@ class Posterior:
         """The posterior predictive (Sec. 5): the average over one set of draws from the posterior.
 
         Args:
-            inputs: a tensor of inputs, or an iterable of batches such as a `DataLoader`, whose targets are passed over. The
-                model is called with one tensor.
+            inputs: a tensor of inputs, or an iterable of batches such as a `DataLoader`, whose targets are passed over; all of
+                them are in memory at once. The model is called with one tensor.
             samples: how many draws; 0 predicts with the point estimate.
             batch_size: splits a tensor of inputs; all at once by default.
             task: "classification", for models that return logits (inputs × classes), or "regression", for models that return a
                 mean, or a pair of a mean and a noise variance.
             seed: fixes the draws.
             parallel: make the predictions of several draws in threads, one draw in each; the same numbers as one after the
-                other, to rounding. By default where the model allows it and is not compiled; True insists, and goes past the
-                compilation.
+                other, to rounding. By default where the model allows it and is not compiled, which two more calls with two of
+                the inputs find out; True insists, and goes past the compilation.
         """
         if task not in ("classification", "regression"):
             raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
@@ -162,19 +160,18 @@ class Posterior:
         _refuse_sharded(self.model)
         first = next(iter(self.families.values()))
         generator = torch.Generator(device=first.device).manual_seed(seed)
-        batches = input_batches(inputs, batch_size, first.device)
+        batches = list(input_batches(inputs, batch_size, first.device))
 
         average = Classes() if task == "classification" else Values()
-        called, prefix = self.model, ""
+        called = self.model
         if self._compiled is not None and not parallel:
-            called, prefix, parallel = self._compiled, "_orig_mod.", False
+            called, parallel = self._compiled, False
 
         def draw() -> dict[str, Tensor]:
-            weights = {**(self._drawn(generator) if samples else self.point()), **self.fixed, **_copies(self.buffers)}
-            return {prefix + name: value for name, value in weights.items()}
+            return {**(self._drawn(generator) if samples else self.point()), **self.fixed, **_copies(self.buffers)}
 
         with torch.no_grad(), evaluation_mode(self.model):
-            Drawing(called, draw, max(samples, 1), batches).into(average, parallel)
+            Drawing(self.model, called, draw, max(samples, 1), batches).into(average, parallel)
             return average.result()
 
     def recompute_statistics(self, loader: Iterable[Any], *, sample: bool = False, seed: int = 0) -> None:
@@ -188,7 +185,8 @@ class Posterior:
         first = next(iter(self.families.values()))
         weights = self.sample(torch.Generator(device=first.device).manual_seed(seed)) if sample else self.point()
         momenta = [norm.momentum for norm in norms]
-        with torch.no_grad(), evaluation_mode(self.model), self._installed(weights):
+        _refuse_sharded(self.model)
+        with torch.no_grad(), evaluation_mode(self.model), installed(self.model, {**weights, **_copies(self.buffers)}):
             for norm in norms:
                 norm.train()
                 norm.reset_running_stats()

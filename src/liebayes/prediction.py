@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from . import threads
 from .threads import CallersContext, Probe, Substitution
@@ -126,6 +126,8 @@ class Drawing:
     """
 
     model: nn.Module
+    called: nn.Module
+    """The model, or what has compiled it."""
     draw: Callable[[], dict[str, Tensor]]
     """The next set of weights and buffers, by name."""
     count: int
@@ -140,8 +142,9 @@ class Drawing:
         if parallel:
             raise RuntimeError(f"parallel=True, but predictions cannot be made in threads: {reason}.")
         for number in range(self.count):
-            weights = self.draw() if number else first
-            average.add(average.of_draw([functional_call(self.model, weights, (batch,)) for batch in self.batches]))
+            with installed(self.model, self.draw() if number else first):
+                outputs = [self.called(batch) for batch in self.batches]
+            average.add(average.of_draw(outputs))
 
     def _by_threads(self, first: dict[str, Tensor], average: Classes | Values) -> None:
         context = CallersContext()
@@ -164,11 +167,8 @@ class Drawing:
         threads.shared_workers().run(self.count, threads.affordable_workers(_size(first)), begin, compute, take)
 
     def _by_identity(self, weights: dict[str, Tensor]) -> dict[int, Tensor]:
-        slots = self._slots()
+        slots = slots_of(self.model)
         return {id(slots[name]): value for name, value in weights.items()}
-
-    def _slots(self) -> dict[str, Tensor]:
-        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
     def _reason_for_loop(self, weights: dict[str, Tensor], insisting: bool) -> str | None:
         """Found out with two inputs, which must give the same both ways."""
@@ -177,13 +177,15 @@ class Drawing:
         if not insisting and torch.get_num_threads() == 1:
             return "torch has one thread"
         reason = None if insisting else threads.not_worthwhile(_size(weights))
-        reason = reason or threads.obstacle([*self._slots().values(), *weights.values()])
+        reason = reason or threads.obstacle([*slots_of(self.model).values(), *weights.values()])
         if reason is not None:
             return reason
         few, probe, numbers = self.batches[0][:2], Probe(self.model), threads.random_state()
+        if probe.reason is not None:  # hooks, for example, which would see the calls below
+            return probe.reason
         try:
-            with probe.first_call():
-                expected = functional_call(self.model, weights, (few,))
+            with installed(self.model, weights), probe.first_call():
+                expected = self.model(few)
             if probe.reason is None:
                 with probe.second_call(), probe.substitution(self._by_identity(weights), lambda _: None):
                     found = self.model(few)
@@ -193,6 +195,34 @@ class Drawing:
         finally:
             torch.default_generator.set_state(numbers)
         return probe.reason
+
+
+def slots_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@contextmanager
+def installed(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Inside, the model holds these parameters and buffers; afterwards, whatever happens, it is what it was.
+
+    Storages are exchanged, so that they are found wherever a model keeps its parameters, in a plain list also.
+    """
+    slots = slots_of(model)
+    for name, value in values.items():
+        if slots[name].device != value.device:
+            where = f"{name} of the model is on {slots[name].device}, that of the posterior on {value.device}"
+            raise ValueError(f"{where}. Move the model.")
+    kept = [(slot, slot.data) for slot in slots.values()]
+    try:
+        for name, value in values.items():
+            slots[name].data = value
+        torch.clear_autocast_cache()  # casts of other weights under the same names
+        yield
+    finally:
+        for slot, value in kept:
+            slot.data = value
+        torch.clear_autocast_cache()
 
 
 def _size(weights: dict[str, Tensor]) -> int:
@@ -212,27 +242,23 @@ def _tensor(output: Any, what: str) -> Tensor:
     return output
 
 
-def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> list[Tensor]:
-    """Batches of inputs; of a batch with targets, the inputs."""
+def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> Iterator[Tensor]:
+    """Batches of inputs; of a batch with targets, the inputs. At least one."""
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
     if isinstance(inputs, Tensor):
         if len(inputs) == 0:
             raise ValueError("There is nothing to predict: inputs is empty.")
-        return list(inputs.to(device).split(batch_size or len(inputs)))
+        yield from inputs.to(device).split(batch_size or len(inputs))
+        return
     if isinstance(inputs, (tuple, Mapping)) or not isinstance(inputs, Iterable):
         raise ValueError(
             f"inputs must be one tensor, or an iterable of batches such as a DataLoader, but is a {type(inputs).__name__}. "
             "Wrap a model that takes several inputs into one that takes them as one tensor."
         )
-    found = list(_first_of_each(inputs, device))
-    if not found:
-        raise ValueError("There is nothing to predict: the loader gave no batch.")
-    return found
-
-
-def _first_of_each(batches: Iterable[Any], device: torch.device) -> Iterator[Tensor]:
-    for batch in batches:
+    empty = True
+    for batch in inputs:
+        empty = False
         members: list[Any] = list(batch) if isinstance(batch, (tuple, list)) else [batch]
         if not members or len(members) > 2 or not isinstance(members[0], Tensor):
             kinds = ", ".join(type(member).__name__ for member in members)
@@ -241,3 +267,5 @@ def _first_of_each(batches: Iterable[Any], device: torch.device) -> Iterator[Ten
                 "with one tensor: wrap one that takes several inputs."
             )
         yield members[0].to(device)
+    if empty:
+        raise ValueError("There is nothing to predict: the loader gave no batch.")

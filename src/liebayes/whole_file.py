@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -19,9 +20,15 @@ def whole_file(path: Path, *, alone: bool = False) -> Iterator[Path]:
         path: the file.
         alone: nobody else writes the same file at the same time, so that what a killed process has left may be overwritten.
     """
+    path = path.resolve()  # a link stays one
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(path.parent))
     partial = path.with_name(f".{path.name}.part" if alone else f".{path.name}.{secrets.token_hex(4)}.part")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # that of every new file; some writers make theirs private
         yield partial
+        partial.chmod(mode)
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -145,6 +145,32 @@ def test_sibling_labels_are_recognised(tmp_path: Path) -> None:
     refused("mnist", tmp_path, "labels of Fashion-MNIST, not of MNIST")
 
 
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_download_is_never_put_beside_files_of_the_sibling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: bool
+) -> None:
+    """A flat folder of MNIST that lacks a file: Fashion-MNIST's would be found there as MNIST's ever after."""
+    formats.write_mnist(tmp_path, train=16)
+    published = torch.tensor([5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5, 3, 6, 1, 7], dtype=torch.uint8)
+    (tmp_path / f"{LABELS}.gz").write_bytes(gzip.compress(formats.idx(published)))
+    (tmp_path / f"{IMAGES}.gz").unlink()
+    if not labels:
+        for path in tmp_path.glob("*labels*"):
+            path.unlink()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    asked: list[Path] = []
+
+    def fetch(_address: str, path: Path, _md5: str) -> Path:
+        asked.append(path)
+        raise OSError("no network")
+
+    monkeypatch.setattr("liebayes.data.locate._fetch", fetch)
+    with pytest.raises(MissingDataError):
+        data.load("fashion-mnist", tmp_path)
+    assert {path.parent for path in asked} == {tmp_path / "fashion-mnist"}
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == before
+
+
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "tinyimagenet"])
 def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """By a stand-in for the system, since the tests may run as root, who may read everything."""

@@ -45,6 +45,13 @@ def averaged_gradients(unnoticed: bool) -> dict[str, Tensor]:
     return states(model, optimizer)
 
 
+def not_a_member() -> dict[str, Tensor]:
+    model = network()
+    optimizer = optimizer_for("affine", model, process_group=dist.new_group([0]))
+    train(model, optimizer, own_part(batches()))
+    return states(model, optimizer)
+
+
 def nonfinite(mc_samples: int, policy: str) -> dict[str, Any]:
     model = lb.optim.local_gradients(DistributedDataParallel(network()))
     optimizer = optimizer_for("affine", model, mc_samples=mc_samples, nonfinite=policy)
@@ -150,6 +157,7 @@ class Alone:
 SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     **{f"{kind} {count}": (trained, (kind, count)) for kind in (*OPTIMIZERS, *BASELINES) for count in (1, 2)},
     "blocks": (blocks, ()),
+    "not a member": (not_a_member, ()),
     "averaged, noticed": (averaged_gradients, (False,)),
     "averaged, unnoticed": (averaged_gradients, (True,)),
     **{f"nonfinite {policy} {count}": (nonfinite, (count, policy)) for policy in ("skip", "raise") for count in (1, 2)},

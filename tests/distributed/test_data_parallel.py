@@ -38,6 +38,14 @@ def one_process(kind: str, mc_samples: int) -> dict[str, torch.Tensor]:
     return states(model, optimizer)
 
 
+def test_a_process_outside_of_its_group_is_refused(ranks: dict[str, list[Any]]):
+    """torch would count −1 processes, and the mean over them would climb the loss."""
+    member, other = ranks["not a member"]
+    assert isinstance(member, dict)
+    assert isinstance(other, ValueError)
+    assert "process_group does not have this process in it" in str(other)
+
+
 @pytest.mark.parametrize("mc_samples", [1, 2])
 @pytest.mark.parametrize("kind", [*OPTIMIZERS, *BASELINES])
 def test_two_ranks_equal_one_process(ranks: dict[str, list[Any]], kind: str, mc_samples: int):

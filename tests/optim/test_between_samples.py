@@ -26,6 +26,41 @@ def four() -> nn.Parameter:
     return nn.Parameter(torch.ones(4))
 
 
+@pytest.mark.parametrize("inner_first", [True, False])
+def test_blocks_of_two_optimizers_with_a_late_backward(inner_first: bool) -> None:
+    """Autograd asks the hooks of the inner block only, which must know of the outer one's parameters."""
+
+    def gradients(late: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        parts, images = [nn.Conv2d(1, 2, 2), nn.Conv2d(2, 1, 2)], torch.randn(3, 1, 4, 4)
+        outer, inner = (
+            lb.LieGroupBLR(part.parameters(), DiagonalAffine(), Normal(0.5), lr=0.1, data_size=10, seed=seed)
+            for seed, part in enumerate(parts if inner_first else reversed(parts))
+        )
+        with outer.sampled(), inner.sampled():
+            loss = parts[1](parts[0](images).tanh()).square().mean()
+            if not late:
+                loss.backward()
+        if late:
+            loss.backward()
+        return [p.grad for part in parts for p in part.parameters() if p.grad is not None]
+
+    late, inside = gradients(True), gradients(False)
+    assert len(late) == len(inside) == 4
+    for found, expected in zip(late, inside, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_gradients_are_finite_also_if_their_sum_is_not(dtype: torch.dtype) -> None:
+    p = nn.Parameter(torch.zeros(4, dtype=dtype))
+    optimizer = lb.LieGroupBLR([p], Additive(), Dirac(), lr=1e-38, momentum=0.0, data_size=10)
+    with optimizer.sampled():
+        p.grad = torch.full((4,), 2e38, dtype=dtype)
+    optimizer.step()
+    torch.testing.assert_close(p.detach(), torch.full((4,), -2.0, dtype=dtype), rtol=1e-2, atol=0)
+
+
 @pytest.mark.parametrize("samples", [1, 2])
 def test_another_layout_before_the_step(samples: int) -> None:
     """The noise goes by memory, so the layout must be another one from the next sample on in both."""

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -103,9 +103,17 @@ class Base(ABC):
 
         return self._once("Fisher information between shifts and scalings", compute)
 
+    def __repr__(self) -> str:
+        """The type and its public attributes: the text by which files know a base."""
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items() if not k.startswith('_'))})"
+
+    @property
+    def _notes(self) -> dict[str, Any]:
+        """What quadrature has found; vars() takes it for frozen dataclasses too."""
+        return vars(self).setdefault("_found", {})
+
     def _once(self, what: str, compute: Callable[[], float]) -> float:
-        """Quadrature is done once; vars() also takes notes for frozen dataclasses."""
-        notes = vars(self)
+        notes = self._notes
         if what not in notes:
             notes[what] = compute()
         if not math.isfinite(notes[what]):
@@ -114,7 +122,7 @@ class Base(ABC):
 
     def expectation(self, f: Callable[[Tensor], Tensor]) -> float:
         """E[f(ε)] by quadrature; infinite where it does not converge."""
-        notes = vars(self)
+        notes = self._notes
         if "quadrature step" not in notes:
             notes["quadrature step"] = resolving_step(lambda x: self.log_prob(x).exp(), self.support)
         if notes["quadrature step"] is None:

@@ -28,7 +28,7 @@ class Batches:
 
     A data set's augmentation is on for its training part unless `augment=False`; it is never applied to the test part.
     Order: shuffled for training, as stored for test, unless `shuffle` says otherwise. Tensors are taken as a training part
-    without augmentation; uint8 inputs are divided by 255, and inputs are given in `dtype`.
+    without augmentation; uint8 inputs are divided by 255, and inputs that are not integers are given in `dtype`.
 
     >>> inputs, targets = torch.arange(10.0).view(10, 1), torch.arange(10)
     >>> batches = Batches((inputs, targets), 4, seed=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -190,7 +191,9 @@ def _moments(images: Tensor) -> tuple[list[float], list[float]]:
 def _tuple(values: Sequence[float] | float | None, default: float) -> tuple[float, ...]:
     if values is None:
         return (default,)
-    return (float(values),) if isinstance(values, (int, float)) else tuple(float(value) for value in values)
+    if isinstance(values, (int, float, numbers.Real)):  # numpy's too
+        return (float(values),)
+    return tuple(float(value) for value in values)
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int = 0) -> Tensor:

@@ -90,7 +90,7 @@ def fashion_mnist(data_dir: Path | str | None = None, download: bool = True) -> 
 
 
 def _load(source: _Source, sibling: _Source, data_dir: Path | str | None, download: bool) -> Dataset:
-    paths = _find(source, data_root(data_dir), download)
+    paths = _find(source, sibling, data_root(data_dir), download)
     train_images, train_labels = _part(source, sibling, paths, "train")
     test_images, test_labels = _part(source, sibling, paths, "t10k")
     return Dataset(
@@ -132,14 +132,17 @@ def _check_labels(source: _Source, sibling: _Source, part: str, labels: Tensor, 
         )
 
 
-def _find(source: _Source, root: Path, download: bool) -> dict[str, Path]:
-    """The four files from the first folder that has them all; what is missing elsewhere is downloaded."""
+def _find(source: _Source, sibling: _Source, root: Path, download: bool) -> dict[str, Path]:
+    """The four files from the first folder that has them all; what is missing elsewhere is downloaded.
+
+    It is never put beside files of the other data set, whose names are the same.
+    """
     best: tuple[dict[str, Path], Path] = ({}, root / source.subfolders[0])
     for folder in folders(root, source.subfolders):
         found = {stem: path for stem in source.md5 for path in _variants(folder, stem) if path.is_file()}
         if len(found) == len(source.md5):
             return found
-        if len(found) > len(best[0]):
+        if len(found) > len(best[0]) and _own(source, sibling, found, sure=folder != root):
             best = (found, folder)
     found, folder = best
     note = f" (beside {', '.join(path.name for path in found.values())})" if found else ""
@@ -149,6 +152,16 @@ def _find(source: _Source, root: Path, download: bool) -> dict[str, Path]:
             remote = Remote(filename, md5, tuple(address + filename for address in source.addresses))
             found[stem] = obtain(remote, folder, download, source.title, note)
     return found
+
+
+def _own(source: _Source, sibling: _Source, found: dict[str, Path], sure: bool) -> bool:
+    """Whether the labels among some files are not the other data set's; without labels, what the folder's name says."""
+    labels = {stem.partition("-")[0]: path for stem, path in found.items() if "labels" in stem}
+    for part, path in labels.items():
+        theirs = sibling.first_labels[part]
+        if tuple(read_idx(path, 1, _PUBLISHED[part])[: len(theirs)].tolist()) == theirs:
+            return False
+    return bool(labels) or sure
 
 
 def _variants(folder: Path, stem: str) -> Iterator[Path]:

@@ -170,7 +170,8 @@ class LieGroup(ABC, Generic[E]):
         return torch.diag_embed(self.variance(g, variance))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        """The type and its public attributes: the text by which files know a group."""
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items() if not k.startswith('_'))})"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

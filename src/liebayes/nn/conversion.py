@@ -186,6 +186,8 @@ def restore(model: Model) -> Model:
         for name, parts in lists.items():
             trained = any(p.requires_grad for p in parts.parameters())
             plain[name] = nn.Parameter(getattr(module, name).detach().clone(), requires_grad=trained)
+        if isinstance(module, RECURRENT):  # whose weights and biases alternate
+            plain = {name: plain[name] for name in module._flat_weights_names}
         # torch's own removal deletes the property from the class, which copies of the module share.
         del module.parametrizations
         module.__class__ = type(module).__bases__[0]

@@ -28,10 +28,11 @@ def all_finite(gradients: list[Tensor]) -> bool:
         if not kernel.all_finite(plain):
             return False
         gradients = [] if len(plain) == len(gradients) else [g for g in gradients if not kernel.reads(g)]
-    # In torch a sum is quickest, and finite only if all its numbers are.
+    # In torch a sum is quickest, and finite only if all its numbers are; that of large numbers may overflow.
     gradients = [local(gradient) for gradient in gradients]
     sums = [gradient.sum(dtype=torch.float64 if gradient.dtype == torch.float64 else torch.float32) for gradient in gradients]
-    return all(bool(torch.isfinite(total)) for total in sums)
+    finite = zip(sums, gradients, strict=True)
+    return all(bool(total.isfinite()) or bool(gradient.isfinite().all()) for total, gradient in finite)
 
 
 def require_dense(groups: list[dict[str, Any]], gradients: Mapping[Tensor, Tensor] | None = None) -> None:

@@ -190,7 +190,8 @@ class LieGroupBLR(Optimizer):
         With one sample the backward pass may follow later, and what `.grad` holds when `step()` is called counts: clip,
         unscale and accumulate as usual. With more samples (`mc_samples` of them, or several blocks before a step) run backward
         inside: each block's gradient is folded in at its end. Several backwards in one block add up; several blocks are
-        averaged. Networks with activation checkpointing, and those of fully_shard, always run backward inside.
+        averaged. Networks with activation checkpointing, those of fully_shard, and blocks with hooks for saved tensors of
+        one's own always run backward inside.
 
         With `again=True` the sample of the last block comes back, unless a step has been taken since: the gradients of several
         blocks then add up as those of one, for micro-batches whose losses were divided by their number.
@@ -304,7 +305,9 @@ class LieGroupBLR(Optimizer):
         A parameter that only other samples use has its prior and entropy here too: these belong to every sample.
         """
         if not grads:
-            raise RuntimeError("A block of sampled() ended without a gradient. With several samples call backward inside it.")
+            raise RuntimeError(
+                "A sample ended without a gradient. With several samples every closure, or block of sampled(), calls backward."
+            )
         gradients.require_dense(self.param_groups, grads)
         first = self._folds == 0
         if first:

@@ -22,7 +22,12 @@ if dist.is_available():
 
 def world_size(process_group: Any = None) -> int:
     """The number of processes; 1 where torch.distributed does not run."""
-    return dist.get_world_size(process_group) if dist.is_available() and dist.is_initialized() else 1
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    count = dist.get_world_size(process_group)
+    if count < 1:  # what torch says to those who are not in the group, whose messages do nothing
+        raise ValueError("process_group does not have this process in it. Give the group that was made for its ranks.")
+    return count
 
 
 def rank(process_group: Any = None) -> int:

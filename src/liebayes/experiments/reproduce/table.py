@@ -138,8 +138,8 @@ def _outside(scale: Scale, found: Sequence[Row]) -> Block:
 _ABOUT = (
     "Accuracy, NLL and ECE (20 bins) of the predictive of 32 samples on the test data: mean ± standard error over seeds, "
     "of which “2 of 3” says that the scale asks for three. K is the number of Monte Carlo samples in training. Settings: "
-    "paper, of its appendix; published, of the authors' commands; ours. The paper's figures are of its full protocol, whatever "
-    "the scale beside them."
+    "paper, of its appendix; published, of the authors' commands; ours. The paper's figures are of its full protocol, "
+    "whatever the scale beside them."
 )
 
 
