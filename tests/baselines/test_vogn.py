@@ -250,6 +250,9 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "batch norm in training mixes examples"),
     "batch norm without parameters": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False)), "mixes examples"),
     "frozen batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval(), "batch_norm of a parameter"),
+    "batch norm of torch": (
+        Uses(lambda p, x: torch.batch_norm(x, None, None, None, None, True, 0.1, 1e-5, False)), "mixes examples"
+    ),
     "another order": (Uses(lambda p, x: x.view(-1, 2, 2) * p.view(2, 2).T), "dimensions in another order"),
     "as an input": (Uses(lambda p, x: linear(p, torch.ones(4, 4))), "input of a layer to be examples"),
     "layer norm": (nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), "layer_norm of a parameter"),
@@ -279,6 +282,34 @@ def test_a_single_number_is_told_from_examples() -> None:
     p = nn.Parameter(torch.ones(()))
     with pytest.raises(PerExampleError, match="the same for all examples"):
         VOGN([p], data_size=10).step(lambda: (p * torch.tensor(2.0)).backward())
+
+
+@pytest.mark.parametrize("model", [nn.Linear(4, 3), nn.Sequential(nn.Unflatten(0, (1, 4)), nn.Conv1d(1, 2, 3))])
+def test_an_example_without_a_batch_is_refused(model: nn.Module) -> None:
+    with pytest.raises(PerExampleError, match=r"first dimension, but a layer gets the shape .* of a single one"):
+        VOGN(model.parameters(), data_size=10).step(lambda: model(X[0].float()).square().mean().backward())
+
+
+def test_two_losses_of_one_forward_pass_are_added_up_first() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = VOGN(model.parameters(), data_size=10)
+
+    def closure() -> None:
+        output = model(X.float())
+        output.square().mean().backward(retain_graph=True)
+        output.abs().mean().backward()
+
+    with pytest.raises(PerExampleError, match="Two backward passes through one forward pass"):
+        optimizer.step(closure)
+
+
+def test_a_curvature_without_memory_or_gradient_leaves_a_width() -> None:
+    """With β₂ = 0 and nothing beside it, a curvature of zero would make the precision zero."""
+    model = nn.Linear(4, 3)
+    optimizer = VOGN(model.parameters(), data_size=10, damping=0.0, prior=0.0, initial_curvature=1.0, scale_momentum=0.0)
+    optimizer.step(lambda: (0 * model(X.float())).sum().backward())
+    widths = optimizer.posterior(model).std()
+    assert all(bool(width.isfinite().all()) and float(width.min()) > 1 for width in widths.values())
 
 
 def test_layers_called_by_keyword() -> None:

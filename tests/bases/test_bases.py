@@ -27,6 +27,29 @@ from liebayes.bases import (
     Wrapped,
 )
 from liebayes.bases.base import QuantileBase, narrow
+from liebayes.bases.text import parse
+
+
+@pytest.mark.parametrize("case", BASES, ids=str)
+def test_a_scaled_base_is_the_base_of_scaled_draws(case: BaseCase) -> None:
+    """q(x/a)/a is the density of aε, and its draws are those of ε, scaled."""
+    scaled, x = case.base.scaled(2.5), torch.from_numpy(case.scipy.ppf([0.1, 0.3, 0.5, 0.8]))
+    torch.testing.assert_close(scaled.log_prob(2.5 * x), case.base.log_prob(x) - math.log(2.5))
+    draws = [
+        base.sample((100,), generator=torch.Generator().manual_seed(0), dtype=torch.float64) for base in (scaled, case.base)
+    ]
+    torch.testing.assert_close(draws[0], 2.5 * draws[1])
+
+
+@pytest.mark.parametrize("text", ["LogNormal(mu=0.3, 0.6)", "Laplace(0.1, scale=0.2)", "Normal(,0.5)", "Normal(0.5,)"])
+def test_texts_that_could_mean_two_things_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"twice, or a number after a name|is not a number"):
+        parse(text)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert Normal(np.float32(0.5)) == Normal(0.5)
+    assert repr(StudentT(np.int64(3), np.float32(0.5))) == "StudentT(df=3.0, scale=0.5)"
 
 every_base = pytest.mark.parametrize("case", BASES, ids=str)
 DRAWS = 200_000

@@ -28,6 +28,24 @@ CASES = [
 ]
 
 
+def test_wrapping_draws_nothing_and_keeps_precision() -> None:
+    state = torch.get_rng_state()
+    base = from_distribution(distributions.Uniform(0.0, 1.0))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(base.score(torch.tensor([0.2, 0.7])), torch.zeros(2))
+    assert base.log_prob(torch.tensor(0.3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [0.1, 0.5])
+def test_an_unbounded_edge_that_scalings_do_not_cross(shape: float) -> None:
+    """1 + εs = k − ε for a Gamma of shape k, so that c_X = k; shifts would carry mass over the edge."""
+    base = from_distribution(distributions.Gamma(number(shape), number(1.0)))
+    assert base.fisher_scale == pytest.approx(shape, rel=1e-6)
+    assert base.entropy == pytest.approx(float(stats.gamma(shape).entropy()), rel=1e-6)
+    with pytest.raises(ValueError, match="no Fisher metric under shifts"):
+        _ = base.fisher_shift
+
+
 @pytest.mark.parametrize(("distribution", "reference", "shift"), CASES, ids=[type(case[0]).__name__ for case in CASES])
 def test_any_univariate_distribution(distribution: distributions.Distribution, reference, shift: float | None) -> None:
     base = from_distribution(distribution)

@@ -9,7 +9,10 @@ from registry import GROUPS, GroupCase
 
 from liebayes.groups import LieGroup
 
-DERIVED = ("velocity", "adjoint", "bracket", "pullback", "log_jacobian", "divergence")
+DERIVED = (
+    "act_inverse", "act_with_transpose", "velocity", "adjoint", "bracket", "pullback", "pullback_at_identity", "log_jacobian",
+    "divergence",
+)  # fmt: skip
 
 CASES = [
     pytest.param(case, name, id=f"{case}-{name}")
@@ -21,8 +24,8 @@ CASES = [
 
 
 def test_every_named_group_is_here() -> None:
-    """Five groups, five closed forms each (velocity stays derived): an empty list would pass for agreement."""
-    assert len(CASES) == 5 * 5
+    """Five groups, with five to eight closed forms each (velocity stays derived): an empty list would pass for agreement."""
+    assert len(CASES) == 36
 
 
 @pytest.mark.parametrize(("case", "name"), CASES)
@@ -34,13 +37,17 @@ def test_closed_form_is_the_derived_one(case: GroupCase, name: str, data: st.Dat
         arguments = (g, draw.vector())
     elif name == "bracket":
         arguments = (draw.vector(), draw.vector())
-    elif name == "pullback":
+    elif name.startswith("pullback"):
         theta = draw.point(samples)
-        arguments = (g, theta, torch.cos(3 * theta))
+        at = group.identity(theta[(0,) * len(samples)]) if name == "pullback_at_identity" else g
+        arguments = (at, theta, torch.cos(3 * theta))
     else:
         arguments = (g, draw.point(samples))
     closed = getattr(group, name)(*arguments)
     derived = getattr(LieGroup, name)(group, *arguments)
+    if name == "act_with_transpose":
+        gradient = torch.cos(3 * arguments[1])
+        closed, derived = ((value, transpose(gradient)) for value, transpose in (closed, derived))
     if name == "log_jacobian":
         # One value that serves all samples is allowed where the Jacobian is the same everywhere.
         closed = closed.expand(derived.shape)

@@ -25,8 +25,31 @@ from liebayes.bases import (
     Uniform,
     from_distribution,
 )
-from liebayes.groups import Additive, Affine, DiagonalAffine, MatrixShift, Multiplicative, TriangularAffine
+from liebayes.groups import Additive, Affine, DiagonalAffine, MatrixShift, Multiplicative, Product, TriangularAffine
 from liebayes.rule import initial_state, update
+
+
+@pytest.mark.parametrize("base", [Uniform(1e6), Uniform(1e-6), Exponential(1e8)], ids=str)
+def test_edges_are_seen_whatever_the_units(base: Base) -> None:
+    with pytest.raises(ValueError, match="no Fisher metric under shifts"):
+        Fisher().on(Additive(), base, Additive().at(torch.zeros(2)))
+
+
+@pytest.mark.parametrize(("df", "refused"), [(50, False), (200, True)])
+def test_rotations_that_hardly_count_are_refused(df: float, refused: bool) -> None:
+    group, base = Affine(), StudentT(df)
+    g = group.at(torch.zeros(3))
+    if not refused:
+        Fisher().on(group, base, g).sharp(g)
+        return
+    with pytest.raises(ValueError, match=r"singular, or nearly so.*TriangularAffine"):
+        Fisher().on(group, base, g)
+
+
+def test_a_product_has_a_metric_for_each_part() -> None:
+    group = Product(Additive(), Additive())
+    with pytest.raises(ValueError, match="Every part of Product"):
+        Fisher().on(group, Normal(), (Additive().at(torch.zeros(2)), Additive().at(torch.zeros(2))))
 
 INVERTIBLE = [pair for pair in PAIRS if not singular(*pair)]
 

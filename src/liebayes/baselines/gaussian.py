@@ -16,6 +16,7 @@ Gaussian is the diagonal affine group on a Normal base, so samples, gradients an
 from __future__ import annotations
 
 import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -127,9 +128,11 @@ def precision_floor(settings: reference.Settings) -> float:
     return settings["prior"] / settings["data_size"] + settings["damping"]
 
 
-def _initial_width(settings: reference.Settings) -> float:
+def _initial_width(settings: dict[str, Any]) -> float:
     for name in ("damping", "initial_curvature"):
         value = settings[name]
+        if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # numpy's
+            value = settings[name] = float(value)
         if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be zero or positive, but got {value!r}.")
     if callable(settings["prior"]):

@@ -100,7 +100,7 @@ class SquaredGradients(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is functional.batch_norm and (kwargs.get("training") or args[5:6] == (True,)):
+        if func in (functional.batch_norm, torch.batch_norm) and (kwargs.get("training") or args[5:6] == (True,)):
             raise PerExampleError("A batch norm in training mixes examples, which VOGN looks at one by one. Use another norm.")
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             return func(*args, **kwargs)
@@ -143,7 +143,16 @@ class SquaredGradients(TorchFunctionMode):
         self._examples[p] = self._examples.get(p, 0) + examples
 
     def _watch(self, output: Tensor, record: Callable[[Tensor], None]) -> Tensor:
+        passes = 0
+
         def hook(delta: Tensor) -> None:
+            nonlocal passes
+            passes += 1
+            if passes > 1:
+                raise PerExampleError(
+                    "Two backward passes through one forward pass: the squares of VOGN need the gradient of the whole loss. "
+                    "Add the losses up, and run backward once."
+                )
             with torch.no_grad(), torch.autocast(delta.device.type, enabled=False):  # 16 bits are too few for squares
                 record(delta.float() if delta.dtype.itemsize < 4 else delta)
 
@@ -165,7 +174,7 @@ class SquaredGradients(TorchFunctionMode):
             if bias is not None and bias in self.parameters:
                 self._add(bias, deltas.sum(1).square().sum(0), n)
 
-        self._require_whole(input, weight, bias)
+        self._require_whole(input, weight, bias, dimensions=2)
         return self._watch(functional.linear(input, weight, bias), record)
 
     def _convolution(
@@ -191,7 +200,7 @@ class SquaredGradients(TorchFunctionMode):
             if bias is not None and bias in self.parameters:
                 self._add(bias, delta.flatten(2).sum(2).square().sum(0), n)
 
-        self._require_whole(input, weight, bias)
+        self._require_whole(input, weight, bias, dimensions=weight.ndim)
         return self._watch(func(input, weight, bias, stride, padding, dilation, groups), record)
 
     def _expanded(self, args: tuple[Any, ...]) -> list[Any]:
@@ -219,7 +228,11 @@ class SquaredGradients(TorchFunctionMode):
 
         return [expand(t) for t in args]
 
-    def _require_whole(self, input: Tensor, *tensors: Tensor | None) -> None:
+    def _require_whole(self, input: Tensor, *tensors: Tensor | None, dimensions: int) -> None:
+        if input.ndim < dimensions:
+            raise PerExampleError(
+                f"VOGN needs examples as the first dimension, but a layer gets the shape {tuple(input.shape)} of a single one."
+            )
         if input.requires_grad and self._owner(input) is not None:
             raise PerExampleError("VOGN needs the input of a layer to be examples, not a parameter.")
         if any(t is not None and t not in self.parameters and self._owner(t) is not None for t in tensors):

@@ -8,6 +8,7 @@ against those.
 from __future__ import annotations
 
 import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ class Base(ABC):
         """s(x) = d/dx log q₀(x), elementwise."""
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            return torch.autograd.grad(self.log_prob(leaf).sum(), leaf)[0]
+            total = self.log_prob(leaf).sum()
+            return torch.autograd.grad(total, leaf)[0] if total.requires_grad else torch.zeros_like(x)
 
     def add_score(self, gradient: Tensor, x: Tensor, weight: float) -> Tensor:
         """gradient + weight·s(x)."""
@@ -162,8 +164,11 @@ class Base(ABC):
         for edge, inward in ((self.support[0], 1.0), (self.support[1], -1.0)):
             if math.isinf(edge):
                 continue
-            near = torch.tensor(edge + inward * max(1e-30, abs(edge) * 1e-12), dtype=torch.float64)
-            if float(self.log_prob(near).exp() * velocity(near).abs()) > 1e-6:
+            # The flux falls towards an edge that it vanishes at, like a power of the distance as a rule; scales play no part.
+            near, far = (1e-280, 1e-10) if edge == 0 else (abs(edge) * 1e-13, abs(edge) * 1e-6)
+            places = edge + inward * torch.tensor([near, far], dtype=torch.float64)
+            flux, before = (self.log_prob(places).exp() * velocity(places).abs()).tolist()
+            if flux > 0.5 * before:
                 raise ValueError(
                     f"{self} has no Fisher metric under {what}: its density does not vanish at its edge {edge:g}. "
                     "Use the metric Absorbed() or Adaptive(), or a base that is smooth on the whole line."
@@ -240,5 +245,7 @@ def narrow(x: Tensor, dtype: torch.dtype | None) -> Tensor:
 def require_positive(base: object, **values: float) -> None:
     """The check of every scale, once, at construction."""
     for name, value in values.items():
-        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        if not (isinstance(value, (int, float, numbers.Real)) and math.isfinite(value) and value > 0):
             raise ValueError(f"{type(base).__name__} needs a positive, finite {name}, but got {value!r}.")
+        if not isinstance(value, (int, float)):  # numpy's, whose text no file would be read by
+            object.__setattr__(base, name, float(value))

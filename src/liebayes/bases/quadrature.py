@@ -39,8 +39,8 @@ def integrate(f: Callable[[Tensor], Tensor], support: Support, step: float = _CO
     if math.isinf(low):
         return integrate(lambda x: f(-x), (-high, math.inf), step)
     if math.isinf(high):
-        # x runs from 1e-50 to 1e50 above the edge.
-        t = torch.arange(-5.0, 5.0 + step, step, dtype=torch.float64)
+        # x runs from 1e-137 (where x^0.1 is small, and 1/x² still a number) to 1e50 above the edge.
+        t = torch.arange(-6.0, 5.0 + step, step, dtype=torch.float64)
         distance = (math.pi / 2 * t.sinh()).exp()
         nodes, weights = low + distance, distance * math.pi / 2 * t.cosh() * step
     else:

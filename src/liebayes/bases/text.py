@@ -31,9 +31,14 @@ def parse(text: str) -> Base:
         raise ValueError(f"{text!r} is not a base. Write one such as Laplace(0.005); the names are {known}.")
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     values: dict[str, float] = {}
-    for position, part in enumerate(filter(None, (match["arguments"] or "").replace(" ", "").split(","))):
+    named = False
+    arguments = (match["arguments"] or "").replace(" ", "")
+    for position, part in enumerate(arguments.split(",") if arguments else []):
         name, separator, number = part.rpartition("=")
         name = name if separator else (names[position] if position < len(names) else "")
+        if name in values or (named and not separator):
+            raise ValueError(f"{text!r} gives {name or 'a number'} twice, or a number after a name.")
+        named = bool(separator)
         try:
             values[name] = float(number)
         except ValueError:

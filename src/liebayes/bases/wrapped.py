@@ -20,7 +20,6 @@ class Wrapped(Base):
     def __init__(self, distribution: Distribution, support: Support) -> None:
         self.wrapped = distribution
         self._exact = _in_double(distribution)
-        self._dtype = distribution.sample().dtype
         self.support = support
 
     def sample(
@@ -47,7 +46,7 @@ class Wrapped(Base):
         inside = (x > low) & (x < high)
         anchor = low + 1.0 if math.isfinite(low) and math.isinf(high) else 0.5 * (low + high) if math.isfinite(low) else 0.0
         value = self._exact.log_prob(torch.where(inside, x, anchor))
-        return torch.where(inside, value, -math.inf)
+        return torch.where(inside, value, -math.inf).to(x.dtype)
 
     def __repr__(self) -> str:
         return f"from_distribution({self.wrapped})"

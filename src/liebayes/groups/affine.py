@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .exponential import scale_range
-from .lie_group import LieGroup
+from .lie_group import LieGroup, require_positive_scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,8 @@ class Affine(LieGroup[MatrixShift]):
     """All affine maps of ℝ^P: any covariance, in P² + P numbers.
 
     Rotations leave an isotropic Normal base as it is, so the Fisher metric is singular there; `TriangularAffine` reaches
-    the same Gaussians without them. On every other base with a finite variance the rotations count.
+    the same Gaussians without them. On other bases with a finite variance the rotations count; where they hardly do
+    (a StudentT of 80 degrees of freedom), their noise would drown everything else, and the metric is refused too.
 
     >>> group = Affine()
     >>> group.act(group.at(torch.tensor([1.0, 0.0]), scale=2.0), torch.tensor([3.0, 1.0]))
@@ -49,11 +50,15 @@ class Affine(LieGroup[MatrixShift]):
     def act(self, g: MatrixShift, theta: Tensor) -> Tensor:
         return apply(g.matrix, theta) + g.shift
 
+    def act_inverse(self, g: MatrixShift, theta: Tensor) -> Tensor:
+        return solve(g.matrix, theta - g.shift)
+
     def exp(self, X: MatrixShift) -> MatrixShift:
         return matrix_shift_exp(X)
 
     def at(self, point: Tensor, scale: float = 1.0) -> MatrixShift:
         require_vector(self, point)
+        require_positive_scale(scale)
         eye = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
         return MatrixShift((scale * eye).expand(*point.shape, -1).clone(), point.clone())
 
@@ -69,7 +74,7 @@ class Affine(LieGroup[MatrixShift]):
         return MatrixShift(x1 @ x2 - x2 @ x1, apply(x1, y2) - apply(x2, y1))
 
     def pullback(self, g: MatrixShift, theta: Tensor, gradient: Tensor) -> MatrixShift:
-        epsilon = solve(g.matrix, theta - g.shift)
+        epsilon = self.act_inverse(g, theta)
         moved = apply(g.matrix.mT, gradient)  # ⟨∇ℓ, A(Xε + y)⟩ = ⟨(Aᵀ∇ℓ)εᵀ, X⟩ + ⟨Aᵀ∇ℓ, y⟩
         return outer_mean(moved, epsilon, g.shift.shape)
 
@@ -105,10 +110,11 @@ class Affine(LieGroup[MatrixShift]):
     def sharp(self, covector: MatrixShift, base: Base) -> MatrixShift:
         U, V = covector
         a = mixing(base)
-        if U.shape[-1] > 1 and abs(a - 1) < 1e-6:
+        if U.shape[-1] > 1 and abs(a - 1) < 1e-3:
             raise ValueError(
-                f"The Fisher metric of Affine on {base} is singular: the rotations (antisymmetric directions of the matrix) "
-                "leave this base unchanged. Use TriangularAffine, which reaches the same distributions, or Absorbed()."
+                f"The Fisher metric of Affine on {base} is singular, or nearly so: the rotations (antisymmetric directions "
+                "of the matrix) leave this base as it is. Use TriangularAffine, which reaches the same covariances, or "
+                "Absorbed()."
             )
         mean = base.mean
         U = U - mean * V.unsqueeze(-1)
@@ -171,6 +177,8 @@ def matrix_shift_exp(X: MatrixShift) -> MatrixShift:
 
 def rescaled(matrix: Tensor) -> Tensor:
     """The matrix at a size that its float can hold, as `scale_of` does for a scale; a common factor keeps it invertible."""
+    if matrix.numel() == 0:
+        return matrix
     low, high = scale_range(matrix.dtype)
     size = matrix.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
     return matrix * (size.clamp(low, high) / size)

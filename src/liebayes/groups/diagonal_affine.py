@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .exponential import expm1_ratio, scale_of
-from .lie_group import LieGroup, average_over_samples
+from .lie_group import LieGroup, average_over_samples, require_positive_scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,9 @@ class DiagonalAffine(LieGroup[ScaleShift]):
     def act(self, g: ScaleShift, theta: Tensor) -> Tensor:
         return torch.addcmul(g.shift, g.scale, theta)
 
+    def act_inverse(self, g: ScaleShift, theta: Tensor) -> Tensor:
+        return (theta - g.shift) * scale_of(-g.log_scale)
+
     def exp(self, X: ScaleShift) -> ScaleShift:
         x, y = X
         return ScaleShift(x, expm1_ratio(x) * y)
@@ -65,6 +68,7 @@ class DiagonalAffine(LieGroup[ScaleShift]):
         return ScaleShift(g.log_scale + x, moved)
 
     def at(self, point: Tensor, scale: float = 1.0) -> ScaleShift:
+        require_positive_scale(scale)
         return ScaleShift(torch.full_like(point, math.log(scale)), point.clone())
 
     # Closed forms.

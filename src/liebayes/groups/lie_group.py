@@ -11,6 +11,7 @@ divergence (term ②) and the log-Jacobian. Closed forms override these where th
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -66,6 +67,10 @@ class LieGroup(ABC, Generic[E]):
     def exp(self, X: E) -> E:
         """`exp((s + t)X) = compose(exp(sX), exp(tX))`, and `d/dt exp(tX) = X` at t = 0."""
 
+    def act_inverse(self, g: E, theta: Tensor) -> Tensor:
+        """g⁻¹·θ. Groups with shifts take these off first: far from the origin digits would be lost otherwise."""
+        return self.act(self.inverse(g), theta)
+
     def move(self, g: E, X: E, t: float) -> E:
         """g·exp(tX)."""
         return self.compose(g, self.exp(X if t == 1 else map_blocks(lambda x: x * t, X)))
@@ -105,7 +110,7 @@ class LieGroup(ABC, Generic[E]):
 
     def pullback(self, g: E, theta: Tensor, gradient: Tensor) -> E:
         """Term ①: the covector X ↦ ⟨∇ℓ(θ), Ad_g(X)·θ⟩, averaged over the leading sample dimensions of θ."""
-        epsilon = self.act(self.inverse(g), theta)
+        epsilon = self.act_inverse(g, theta)
         samples = gradient.numel() / max(self.event_shape(g).numel(), 1)
 
         def linear(X: E) -> Tensor:
@@ -167,7 +172,10 @@ class LieGroup(ABC, Generic[E]):
 
     def covariance(self, g: E, variance: float) -> Tensor:
         """Cov(g·ε) as a matrix over the last dimension of θ."""
-        return torch.diag_embed(self.variance(g, variance))
+        each = self.variance(g, variance)
+        if each.ndim == 0:
+            raise ValueError("One number has a variance, and no matrix of covariances.")
+        return torch.diag_embed(each)
 
     def __repr__(self) -> str:
         """The type and its public attributes: the text by which files know a group."""
@@ -178,6 +186,12 @@ class LieGroup(ABC, Generic[E]):
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+
+def require_positive_scale(scale: float) -> None:
+    """The check of a start's scale."""
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"The scale of a start must be positive and finite, but is {scale}.")
 
 
 def average_over_samples(x: Tensor, shape: torch.Size) -> Tensor:

@@ -26,7 +26,7 @@ from .affine import (
     wide,
 )
 from .exponential import scale_of
-from .lie_group import LieGroup
+from .lie_group import LieGroup, require_positive_scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,12 +74,22 @@ class TriangularAffine(LieGroup[TriangularShift]):
     def act(self, g: TriangularShift, theta: Tensor) -> Tensor:
         return apply(g.matrix, theta) + g.shift
 
+    def act_inverse(self, g: TriangularShift, theta: Tensor) -> Tensor:
+        L, centred = wide(g.matrix), wide(theta - g.shift)
+        if L.ndim == 2 and theta.ndim > 1:
+            flat = centred.reshape(-1, L.shape[-1])
+            epsilon = torch.linalg.solve_triangular(L.mT, flat, upper=True, left=False).reshape(theta.shape)
+        else:
+            epsilon = torch.linalg.solve_triangular(L, centred.unsqueeze(-1), upper=False).squeeze(-1)
+        return epsilon.to(theta.dtype)
+
     def exp(self, X: TriangularShift) -> TriangularShift:
         matrix, shift = matrix_shift_exp(MatrixShift(_algebra_matrix(X), X.shift))
         return TriangularShift(X.log_diagonal, matrix.tril(-1), shift)
 
     def at(self, point: Tensor, scale: float = 1.0) -> TriangularShift:
         require_vector(self, point)
+        require_positive_scale(scale)
         return TriangularShift(
             torch.full_like(point, math.log(scale)), point.new_zeros(*point.shape, point.shape[-1]), point.clone()
         )
@@ -98,14 +108,7 @@ class TriangularAffine(LieGroup[TriangularShift]):
         )
 
     def pullback(self, g: TriangularShift, theta: Tensor, gradient: Tensor) -> TriangularShift:
-        L = g.matrix
-        centred, wide_L = wide(theta - g.shift), wide(L)
-        if L.ndim == 2 and theta.ndim > 1:
-            flat = centred.reshape(-1, L.shape[-1])
-            epsilon = torch.linalg.solve_triangular(wide_L.mT, flat, upper=True, left=False).reshape(theta.shape)
-        else:
-            epsilon = torch.linalg.solve_triangular(wide_L, centred.unsqueeze(-1), upper=False).squeeze(-1)
-        U, V = outer_mean(apply(L.mT, gradient), epsilon.to(theta.dtype), g.shift.shape)
+        U, V = outer_mean(apply(g.matrix.mT, gradient), self.act_inverse(g, theta), g.shift.shape)
         return TriangularShift(U.diagonal(dim1=-2, dim2=-1), U.tril(-1), V)
 
     def pullback_at_identity(self, e: TriangularShift, epsilon: Tensor, gradient: Tensor) -> TriangularShift:

@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal
 from torch.utils import _pytree as pytree
 
 from ..bases import Base, Normal
-from ..groups import LieGroup, Product
+from ..groups import LieGroup, MatrixShift, Product, TriangularShift
 from .history import History
 
 E = TypeVar("E")
@@ -78,7 +78,7 @@ class Family(Generic[E]):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log q_g(θ) = log q₀(g⁻¹·θ) − log |det ∂(g·ε)/∂ε|, one value per sample (Eq. 3)."""
-        epsilon = self.group.act(self.group.inverse(self.element), theta)
+        epsilon = self.group.act_inverse(self.element, theta)
         return self._total(self.base.log_prob(epsilon)) - self.group.log_jacobian(self.element, epsilon)
 
     def _total(self, values: Tensor) -> Tensor:
@@ -86,12 +86,13 @@ class Family(Generic[E]):
         return values.sum(dim=tuple(range(-dims, 0))) if dims else values
 
     def entropy(self) -> Tensor:
-        """H(q_g) = H(q₀) + E[log |det ∂(g·ε)/∂ε|]; exact for affine actions, from 1,024 draws otherwise."""
+        """H(q_g) = H(q₀) + E[log |det ∂(g·ε)/∂ε|]; exact for affine actions, else from 1,024 draws, always the same."""
         base = self.base.entropy * self.event_shape.numel()
         if self.group.affine_action:
             anywhere = pytree.tree_leaves(self.element)[-1].new_ones(self.event_shape)
             return base + self.group.log_jacobian(self.element, anywhere)
-        return base + self.group.log_jacobian(self.element, self._noise((1024,), None)).mean()
+        generator = torch.Generator(self.device).manual_seed(0)
+        return base + self.group.log_jacobian(self.element, self._noise((1024,), generator)).mean()
 
     @property
     def mean(self) -> Tensor:
@@ -141,9 +142,18 @@ class Family(Generic[E]):
             log_scale, shift = self.group.log_scale_and_shift(self.element)  # type: ignore[attr-defined]
             return Independent(self.base.distribution(log_scale.exp(), shift), len(self.event_shape))
         if isinstance(self.base, Normal) and self.group.affine_action:
-            each = MultivariateNormal(self.mean, covariance_matrix=self.covariance)  # one for every vector of a batch
+            each = MultivariateNormal(self.mean, **self._spread())  # pyright: ignore[reportArgumentType]  # one for every vector of a batch
             return Independent(each, len(self.event_shape) - 1) if len(self.event_shape) > 1 else each
         raise ValueError(f"torch.distributions has no family for {self.group} on {self.base}.")
+
+    def _spread(self) -> dict[str, Tensor]:
+        """What a MultivariateNormal needs. Of AAᵀ half the digits would be gone, so where A is known it is L of A = LQ."""
+        if not (isinstance(self.element, (MatrixShift, TriangularShift)) and isinstance(self.base, Normal)):
+            return {"covariance_matrix": self.covariance}
+        matrix = self.element.matrix
+        lower = torch.linalg.qr((matrix.float() if matrix.dtype.itemsize < 4 else matrix).mT).R.mT
+        signs = torch.where(lower.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
+        return {"scale_tril": (lower * signs).to(matrix.dtype) * self.base.scale}
 
     def tangent(self, X: E) -> Callable[[Tensor], Tensor]:
         """The function h_X(θ) = d/dt q_{g·exp(tX)}(θ) at t = 0 of Sec. 3.4; its integral is zero.
@@ -152,7 +162,7 @@ class Family(Generic[E]):
         """
 
         def h(theta: Tensor) -> Tensor:
-            epsilon = self.group.act(self.group.inverse(self.element), theta)
+            epsilon = self.group.act_inverse(self.element, theta)
             return self.log_prob(theta).exp() * relative_tangent(self.group, self.base, X, epsilon, self.event_shape)
 
         return h

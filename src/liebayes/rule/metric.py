@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..bases import Base
-from ..groups import LieGroup
+from ..groups import LieGroup, Product
 from .family import relative_tangent
 
 E = TypeVar("E")
@@ -88,6 +88,8 @@ class Fisher(Metric):
     samples: int = 65536
 
     def on(self, group: LieGroup[E], base: Base, g: E) -> Form[E]:
+        if isinstance(group, Product):
+            raise ValueError(f"Every part of {group} has a metric of its own: ask for that of each group on its base.")
         try:
             group.sharp(group.zero(g), base)  # refuses what has no metric, before any step is taken
         except NotImplementedError:

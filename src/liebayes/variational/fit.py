@@ -158,7 +158,7 @@ def fit(
         torch.enable_grad(),
     ):
         for step, noise in enumerate(noise_ahead, start=1):
-            alpha = schedule((step - 1) / steps)
+            alpha = float(schedule((step - 1) / steps))
             elements = [factor.element for factor in factors]
             leaves = [f.leaf(g, e) for f, g, e in zip(factors, elements, noise, strict=True)]
             share_out(True)
@@ -197,12 +197,14 @@ def fit(
             ]
             if not (math.isfinite(present) and all(map(_is_finite, taken))):
                 raise run.lost(step, losses)
+            due = step % record_every == 0 or step == steps
+            spread = run.entropy() if due else 0.0  # of the member the losses are of
             for factor, move in zip(factors, taken, strict=True):
                 factor.state = move.state
-            run.moved(taken, alpha * max(lr, scale_lr or 0.0))
+            run.moved(taken, max(lr, scale_lr or 0.0))
             run.steps = step
-            if step % record_every == 0 or step == steps:
-                run.record(losses, covectors)
+            if due:
+                run.record(losses, spread, covectors)
                 report(step, f"objective {run.history.objective[-1]:.6g}")
                 if run.converged(tolerance):
                     break
@@ -230,10 +232,12 @@ class _Run:
             self.bounded = self.bounded + move.bounded
         self.last, self.rate = taken, rate
 
-    def record(self, losses: Tensor, covectors: list[Any]) -> None:
+    def entropy(self) -> float:
+        return sum(float(factor.family.entropy()) for factor in self.factors)
+
+    def record(self, losses: Tensor, spread: float, covectors: list[Any]) -> None:
         history = self.history
         expected = losses.detach().mean().item()
-        spread = sum(float(factor.family.entropy()) for factor in self.factors)
         history.step.append(self.steps)
         history.expected_loss.append(expected)
         history.entropy.append(spread)
@@ -243,11 +247,12 @@ class _Run:
         history.bounded.append(int(self.bounded))
 
     def converged(self, tolerance: float) -> bool:
+        """By steps of full size: a schedule that ends at 0 makes every step small, whatever is left to do."""
         blocks = [block for move in self.last for block in blocks_of(move.direction) if block.numel()]
         largest = self.rate * max((float(block.abs().max()) for block in blocks), default=0.0)
         self.quiet = self.quiet + 1 if largest < tolerance else 0
         if self.quiet == 3:
-            self.history.stopped = f"converged: no coordinate moved by more than {tolerance:g}"
+            self.history.stopped = f"converged: no coordinate moves by more than {tolerance:g} at the full step size"
         return self.quiet == 3
 
     def lost(self, step: int, losses: Tensor) -> FitError:
@@ -352,5 +357,5 @@ def _require_numbers(
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be positive and finite, but got {value}.")
     for name, count in {"samples": samples, "steps": steps, "record_every": record_every}.items():
-        if int(count) != count or count < 1:
+        if not math.isfinite(count) or int(count) != count or count < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, but got {count}.")
