@@ -77,6 +77,6 @@ def with_tables(text: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> 
 if __name__ == "__main__":
     for name, tables in PAGES.items():
         page = ROOT / name
-        page.write_text(with_tables(page.read_text(), tables))
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
     for recipe in RECIPES.values():
         write_tables(recipe, ROOT / "results")

@@ -15,6 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit status: 0, 1 for a failure, 2 for wrong usage, 130 for an interruption."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
+    with suppress(AttributeError):  # of a terminal without our letters, and of what stands in for one in tests
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -52,7 +54,7 @@ def _account(error: BaseException) -> tuple[str, int]:
     from .experiments.settings import SettingsError
     from .experiments.train import InterruptedRunError
 
-    first_rank = os.environ.get("RANK", "0") == "0"
+    first_rank = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
     if isinstance(error, InterruptedRunError):
         return str(error) if first_rank else "", 130
     # The kinds of DataError are about files; DataError itself is about the name of a data set or a folder.

@@ -29,6 +29,8 @@ def whole_file(path: Path, *, alone: bool = False) -> Iterator[Path]:
         mode = partial.stat().st_mode  # that of every new file; some writers make theirs private
         yield partial
         partial.chmod(mode)
+        with open(partial, "rb") as file:  # on the disk before its name is: a machine may lose its power
+            os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):

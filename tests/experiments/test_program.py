@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import json
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -451,7 +453,57 @@ def test_a_wrong_sweep(content: object, said: str, tmp_path: Path, capsys: Captu
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_of_another_process_is_left_to_it(tmp_path: Path, capsys: Captured) -> None:
+    """And is in the table as soon as it has ended, not as a failure."""
+    file, output = tmp_path / "grid.json", tmp_path / "sweep"
+    file.write_text(json.dumps({"settings": {"rule": "sgd", "epochs": 1, "batch_size": 128}, "grid": {"seed": [0, 1]}}))
+    (output / "seed-0").mkdir(parents=True)
+    with RunDirectory(output / "seed-0").opened(False, 0):
+        assert main(["sweep", str(file), "--output", str(output)]) == 1
+    assert "seed-0: left out. Another process is training" in capsys.readouterr().out
+    assert [row["run"] for row in json.loads((output / "sweep.json").read_text())] == ["seed-1"]
+    assert main(["sweep", str(file), "--output", str(output)]) == 0
+    assert {row["run"] for row in json.loads((output / "sweep.json").read_text())} == {"seed-0", "seed-1"}
+
+
 # From Python.
+
+
+def test_a_signal_in_the_last_evaluation_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is whole by then; what would come after it must not begin."""
+    module = sys.modules["liebayes.experiments.train"]
+    original = module.evaluate
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(module, "evaluate", interrupted)
+    settings = TrainSettings(rule="sgd", epochs=1, batch_size=128, output=tmp_path / "run")
+    with pytest.raises(InterruptedRunError, match=r"Interrupted at the end: the run in .* is complete"):
+        train(settings)
+    assert RunDirectory(tmp_path / "run").finished(resolved(settings), of="the test")
+
+
+def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(UserWarning, match=r"cannot be locked \(Function not implemented\)"):
+        train(TrainSettings(rule="sgd", epochs=1, batch_size=128, output=tmp_path / "run"))
+
+
+def test_figures_stand_at_the_epoch_they_are_of(tmp_path: Path, capsys: Captured) -> None:
+    train(TrainSettings(rule="sgd", epochs=3, evaluate_every=2, batch_size=128, output=tmp_path / "run"))
+    lines = [text for text in capsys.readouterr().out.splitlines() if text.startswith("epoch")]
+    assert ["test" in text for text in lines] == [False, True, True]
+    run = RunDirectory(tmp_path / "run")
+    run.write_metrics([*run.metrics()[:2], {"epoch": 3, "train_loss": 0.1, "seconds": 1.0, "bounded": 0}])
+    assert main(["compare", str(tmp_path / "run")]) == 0
+    assert "figures of 2" in " ".join(capsys.readouterr().out.split())
 
 
 def test_own_tensors_and_loaders(tmp_path: Path) -> None:

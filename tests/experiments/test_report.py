@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from liebayes import data
 from liebayes.cli import main
@@ -18,6 +19,7 @@ from liebayes.experiments import SettingsError, TrainSettings, train
 from liebayes.experiments.report import gather, sections, write_pictures, write_report
 from liebayes.experiments.report.curves import learning_curve
 from liebayes.experiments.report.outside import MADE, outside_images
+from liebayes.experiments.report.style import Picture, inline_svg
 from liebayes.metrics import auroc
 
 RULES = ("sgd", "additive", "affine", "multiplicative")
@@ -25,6 +27,11 @@ SECTIONS = ("summary", "learning", "calibration", "uncertainty", "weights", "fea
 PERCENT = "\u00a0%"  # a space that does not break
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+
+def test_titles_are_no_patterns() -> None:
+    text = inline_svg(Picture("one", r"x\d1 and \1", "", Figure()))
+    assert r'aria-label="x\d1 and \1"' in text
 
 
 @pytest.fixture(scope="module")

@@ -354,6 +354,63 @@ def test_claims_of_table_2() -> None:
     assert sum(word != "not decided" for word in words.values()) == 2
 
 
+def test_no_verdict_over_different_data_or_settings() -> None:
+    ours, theirs = results_of("table1", "multiplicative", GOOD), results_of("table1", "additive", BAD_FIGURES)
+    assert first(verdict_words(ours + theirs)) == "holds"
+    other = [{**one, "data": "other"} for one in theirs]
+    assert set(verdict_words(ours + other).values()) == {"not decided"}
+    ours[1] = {**ours[1], "settings": {"lr": 99.0}}
+    assert set(verdict_words(ours + theirs).values()) == {"not decided"}
+
+
+def test_stored_results_that_are_none(tmp_path: Path) -> None:
+    """A copy is no other seed, a result lacks nothing, and one of an older recipe is told of."""
+    one = results_of("table1", "additive", [(0.98, 0.08, 0.01)])[0]
+    path = result_path(tmp_path, planned("table1", "additive", "desktop"))
+    store(path, one)
+    copy = path.with_name(f"{path.stem} (copy).json")
+    copy.write_text(path.read_text())
+    with pytest.raises(RunError, match=r"are results of one run\. Remove one"):
+        read_all(tmp_path, "table1")
+    copy.write_text(json.dumps({name: value for name, value in one.items() if name != "scale"}))
+    with pytest.raises(RunError, match="is no result: scale is missing"):
+        read_all(tmp_path, "table1")
+    copy.write_text(json.dumps({**one, "method": "of old"}))
+    with pytest.warns(UserWarning, match="methods that table1 does not have: of old"):
+        write_tables(TABLE1, tmp_path)
+    copy.unlink()
+    store(path, {**one, "nll": None})
+    assert "not finite" in write_tables(TABLE1, tmp_path)
+
+
+def test_every_figure_of_a_result_is_compared(tmp_path: Path) -> None:
+    path, one = tmp_path / "one.json", results_of("table1", "additive", [(0.98, 0.08, 0.01)], auroc_entropy=0.9)[0]
+    store(path, one)
+    assert store(path, {**one, "date": "later", "wall_seconds": 1.0}) == "the same figures as stored"
+    assert "other figures" in store(path, {**one, "auroc_entropy": 0.1})
+    assert json.loads(path.read_text())["auroc_entropy"] == 0.1
+
+
+def test_results_of_other_methods_are_in_no_curve(tmp_path: Path) -> None:
+    run = plan(CURVES, Selection("desktop", ("ours",), ("centre",)))[0]
+    assert draw_curves(tmp_path, [{**result(run, 0.97, 0.1, 0.01), "method": "samples 16"}], "desktop") is None
+
+
+@pytest.mark.parametrize("words", [["figure1", "--only", "SGD"], ["table1", "--image", "3"], ["figure-filters", "--collect"]])
+def test_options_that_mean_nothing_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", *words]) == 2
+    assert f"{words[1]} means nothing to {words[0]}" in capsys.readouterr().err
+
+
+def test_many_runs_are_for_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words in (["reproduce", "table1"], ["sweep", str(tmp_path / "grid.json"), "--output", str(tmp_path / "out")]):
+        assert main(words) == 2
+        assert f"liebayes {words[0]} is for one process" in capsys.readouterr().err
+
+
 def test_no_verdict_where_a_seed_diverged() -> None:
     found = results_of("table1", "additive", BAD_FIGURES) + results_of("table1", "multiplicative", GOOD)
     assert "holds" in verdict_words(found).values()

@@ -97,8 +97,6 @@ def _fetch(address: str, path: Path, md5: str) -> Path:
                 digest.update(chunk)
                 size += len(chunk)
                 log.debug("%s: %d bytes", path.name, size)
-            out.flush()
-            os.fsync(out.fileno())
         if digest.hexdigest() != md5:
             raise DataFileError(
                 address,

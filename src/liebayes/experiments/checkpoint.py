@@ -52,7 +52,7 @@ def save(tree: Mapping[str, Any], path: Path) -> None:
     try:
         with whole_file(path, alone=True) as partial:
             save_file(tensors, partial, metadata={"format": FORMAT, "tree": text, "checksum": _checksum(text, tensors)})
-            with open(partial, "rb") as file:
+            with open(partial, "rb") as file:  # before the old one gives up its name
                 os.fsync(file.fileno())
             # Killed after this line, a run has no last checkpoint, and goes on from the previous one.
             if path.exists():

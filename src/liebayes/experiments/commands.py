@@ -201,7 +201,7 @@ def predict(
         return
     try:
         with whole_file(output) as partial:
-            partial.write_text("".join(lines))
+            partial.write_text("".join(lines), encoding="utf-8")
     except OSError as error:
         raise RunError(f"{output} cannot be written: {error.strerror or error}. Choose another --output.") from error
 

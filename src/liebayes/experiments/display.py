@@ -65,13 +65,13 @@ class Display:
         """After every epoch."""
         if self.quiet:
             return
+        figures = ""
         if "test_accuracy" in line:
-            self.figures = (
-                f"test {100 * line['test_accuracy']:.2f} %  NLL {line['test_nll']:.4f}  ECE {line['test_ece']:.4f}  "
-            )
+            figures = f"test {100 * line['test_accuracy']:.2f} %  NLL {line['test_nll']:.4f}  ECE {line['test_ece']:.4f}  "
+            self.figures = f"after epoch {line['epoch']}: {figures}"
         speed = self._steps * self.images_per_step / max(time.monotonic() - self._began, 1e-9)
         text = (
-            f"epoch {line['epoch']}/{self.settings.epochs}  loss {line['train_loss']:.4f}  {self.figures}"
+            f"epoch {line['epoch']}/{self.settings.epochs}  loss {line['train_loss']:.4f}  {figures}"
             f"{speed:,.0f} images/s" + (f"  {line['bounded']:,} bounded" if line["bounded"] else "")
         )
         self.line(text)

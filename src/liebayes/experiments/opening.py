@@ -12,7 +12,7 @@ from torch import nn
 from .. import data
 from ..posterior import Posterior
 from .learner import build_network
-from .run_directory import RunDirectory, RunError, fingerprint
+from .run_directory import DamagedRunError, RunDirectory, RunError, fingerprint
 from .settings import TrainSettings
 
 
@@ -41,11 +41,16 @@ def open_run(path: Path, data_dir: Path | None = None) -> tuple[Posterior, data.
             OtherDataWarning,
             stacklevel=2,
         )
+    return load_posterior(directory, build_network(settings, dataset)), dataset, settings
+
+
+def load_posterior(directory: RunDirectory, model: nn.Module) -> Posterior:
+    """The posterior of a finished run."""
     try:
-        posterior = Posterior.load(directory.posterior, build_network(settings, dataset))
+        return Posterior.load(directory.posterior, model)
     except (ValueError, KeyError, OSError) as error:
-        raise RunError(f"{directory.posterior} is damaged: {error} Remove it, and train --resume writes it anew.") from error
-    return posterior, dataset, settings
+        text = f"{directory.posterior} is damaged: {error} Remove it, and train --resume writes it anew."
+        raise DamagedRunError(text) from error
 
 
 def at_point(posterior: Posterior) -> nn.Module:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from .settings import SettingsError
+
 
 class PeerError(RuntimeError):
     """Another rank has failed, and says why."""
@@ -68,6 +70,12 @@ class Team:
         value = torch.tensor(number, dtype=torch.float64)
         dist.all_reduce(value)
         return float(value) / self.size
+
+
+def require_one_process(what: str) -> None:
+    """Refuses torchrun for commands of many runs, which would need a team for each."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SettingsError(f"liebayes {what} is for one process. Under torchrun use liebayes train, run by run.")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -33,6 +34,10 @@ from .settings import SettingsError, TrainSettings
 
 class RunError(RuntimeError):
     """A run that cannot start, go on or be read; the message says what to do."""
+
+
+class DamagedRunError(RunError):
+    """A finished run whose posterior cannot be read."""
 
 
 class BusyRunError(RunError):
@@ -85,10 +90,15 @@ class RunDirectory:
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise BusyRunError(
                     f"Another process is training in {self.path}. Wait for it, or choose another --output."
                 ) from None
+            except OSError as error:  # some network file systems have no locks
+                warnings.warn(
+                    f"{self.path} cannot be locked ({error.strerror or error}): see to it that no other process trains there.",
+                    stacklevel=2,
+                )
             self.require_fit(resume)  # again: a process that held the lock until now may have left a run
             self._require_space(checkpoint_size)
             yield
@@ -105,19 +115,19 @@ class RunDirectory:
 
     # Writing and reading.
 
-    def write_json(self, name: str, content: Any) -> None:
+    def write_json(self, name: str, content: Any, *, alone: bool = True) -> None:
         """Writes a file that is whole or not there."""
-        self.write_text(name, json.dumps(content, indent=2) + "\n")
+        self.write_text(name, json.dumps(content, indent=2) + "\n", alone=alone)
 
     def write_metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """All lines up to now: rewritten whole, so that a line is never half there."""
         self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
-    def write_text(self, name: str, text: str) -> None:
-        """Writes a file that is whole or not there."""
+    def write_text(self, name: str, text: str, *, alone: bool = True) -> None:
+        """Writes a file that is whole or not there; without a lock on the directory, not `alone`."""
         try:
-            with whole_file(self.path / name, alone=True) as partial:
-                partial.write_text(text)
+            with whole_file(self.path / name, alone=alone) as partial:
+                partial.write_text(text, encoding="utf-8")
         except OSError as error:
             raise RunError(
                 f"{self.path / name} could not be written: {error.strerror or error}. What was there is kept."
@@ -126,7 +136,7 @@ class RunDirectory:
     def read_json(self, name: str) -> dict[str, Any]:
         path = self.path / name
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} holds no run: {name} is missing. Give the --output of a `liebayes train`.") from None
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -169,11 +179,18 @@ class RunDirectory:
         if not path.exists():
             return []
         try:
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             if [line["epoch"] for line in lines] != list(range(1, len(lines) + 1)):
                 raise ValueError("its lines are not those of epochs 1, 2, ...")
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise RunError(f"{path} is damaged: {error}. Nothing was changed; mend it, or move it away.") from error
+        return lines
+
+    def finished_metrics(self) -> list[dict[str, Any]]:
+        """The lines of a run that has ended, of which the last has test figures."""
+        lines = self.metrics()
+        if not lines or "test_accuracy" not in lines[-1]:
+            raise RunError(f"{self.path / 'metrics.jsonl'} lacks the end of the run: train --resume writes it anew.")
         return lines
 
 

@@ -118,7 +118,7 @@ class SettingsError(ValueError):
 def read_json(path: Path) -> Any:
     """What a JSON file of settings holds."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

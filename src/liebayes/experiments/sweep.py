@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .run_directory import RunDirectory, RunError
+from .processes import require_one_process
+from .run_directory import BusyRunError, RunDirectory, RunError
 from .settings import SettingsError, TrainSettings, read_json, resolved
 from .train import InterruptedRunError, train
 
@@ -19,20 +20,28 @@ COLUMNS = ("test_accuracy", "test_nll", "test_ece", "point_nll", "seconds")
 
 
 def sweep(file: Path, output: Path) -> int:
-    """Trains every combination that is not finished, and writes the table after each. Returns 1 if a run failed."""
-    runs = combinations(read_json(file))
+    """Trains every combination that is not finished, and writes the table after each.
+
+    Returns 1 if a run failed, or was left to another process.
+    """
+    require_one_process("sweep")
+    content = read_json(file)
+    runs = combinations(content)
     planned = {name: resolved(dataclasses.replace(settings, output=output / name)) for name, settings in runs.items()}
     finished = [name for name in planned if _finished(planned[name])]
     print(f"{len(runs)} runs in {output}" + (f", {len(finished)} of them finished" if finished else ""), flush=True)
-    axes = list(read_json(file)["grid"])
-    rows = {name: _row(planned[name], axes) for name in finished}
+    axes, rows = list(content["grid"]), {}
     for number, (name, settings) in enumerate(planned.items(), 1):
         if name not in finished:
             print(f"run {number} of {len(runs)}: {name}", flush=True)
+        try:
             rows[name] = _row(settings, axes)
+        except BusyRunError as error:
+            print(f"{name}: left out. {error}", flush=True)
+        rows |= {other: _row(planned[other], axes) for other in planned if other not in rows and _finished(planned[other])}
         _write(output, rows)
-    print((output / "sweep.md").read_text(), end="")
-    return int(any("failed" in row for row in rows.values()))
+    print((output / "sweep.md").read_text(encoding="utf-8"), end="")
+    return int(len(rows) < len(planned) or any("failed" in row for row in rows.values()))
 
 
 def combinations(content: Any) -> dict[str, TrainSettings]:
@@ -79,6 +88,8 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
             train(dataclasses.replace(settings, resume=(settings.output / "settings.json").exists()))
     except InterruptedRunError as stop:
         raise InterruptedRunError("Interrupted. The same command goes on with the sweep.") from stop
+    except BusyRunError:
+        raise
     except (RunError, RuntimeError, ValueError) as error:
         # One bad corner of a grid, such as a step size that diverges, is a result too.
         return {**row, "failed": " ".join(str(error).split())}
@@ -92,7 +103,7 @@ def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     with contextlib.suppress(OSError):  # writing says what is wrong
         output.mkdir(parents=True, exist_ok=True)  # there is none yet if the first runs were refused
     directory = RunDirectory(output)
-    directory.write_json("sweep.json", ordered)
+    directory.write_json("sweep.json", ordered, alone=False)
     lines = ["| run | accuracy | NLL | ECE | point NLL | seconds |", "|---|---|---|---|---|---|"]
     for row in ordered:
         if "failed" in row:
@@ -100,4 +111,4 @@ def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
             continue
         figures = [f"{100 * row['test_accuracy']:.2f} %", *(f"{row[c]:.4f}" for c in COLUMNS[1:4]), f"{row['seconds']:.1f}"]
         lines.append(f"| {row['run']} | {' | '.join(figures)} |")
-    directory.write_text("sweep.md", "\n".join(lines) + "\n")
+    directory.write_text("sweep.md", "\n".join(lines) + "\n", alone=False)

@@ -230,6 +230,8 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
             if ranks.writes:
                 _save_posterior(posterior_of(optimizer, model), run)
         display.line(f"The posterior is in {run.path}")
+        if ranks.highest(int(interrupted())):  # a sweep or a table must not begin its next run
+            raise InterruptedRunError(f"Interrupted at the end: the run in {run.path} is complete.")
     return progress.lines
 
 

@@ -199,7 +199,8 @@ def inline_svg(picture: Picture) -> str:
     view = re.search(r'viewBox="([^"]*)"', text)
     assert view is not None
     label = picture.title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    text = re.sub(r"<svg[^>]*>", f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">', text, count=1)
+    start = f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">'
+    text = re.sub(r"<svg[^>]*>", lambda _: start, text, count=1)  # a title is no pattern
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", text)
     # Names within one page must differ, and only those that are referred to matter.
     used = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from .rows import Row, mean_and_error
+from .rows import Row, mean_and_error, mixed
 
 Word = Literal["holds", "does not hold", "not decided"]
 SEEDS = 3
@@ -109,6 +109,10 @@ def _verdict(claim: Claim, row: Row, other: Row) -> Verdict:
     if lost:
         runs = lost + len(row.results) + len(other.results)
         return Verdict(claim.text, pair, "not decided", f"{lost} of {runs} runs diverged; the others are no fair sample")
+    if len({result.get("data") for result in (*row.results, *other.results)}) > 1:
+        return Verdict(claim.text, pair, "not decided", "the runs are of different data")
+    if mixed(row.results) or mixed(other.results):
+        return Verdict(claim.text, pair, "not decided", "the seeds of a method have different settings")
     words, texts = [], []
     for kind, rule in [
         *((k, "lower") for k in claim.lower),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
+from ..processes import require_one_process
+from ..settings import SettingsError
 from . import RECIPES
 from .recipe import Scale, Selection, Source, plan
 from .result import read_all
@@ -61,6 +64,8 @@ def reproduce(
         runs: for figure-filters, run directories to draw side by side in place of those in the output.
         image: for figure-filters, the number of the test image that sorts the features.
     """
+    require_one_process("reproduce")
+    _require_used(what, {name: value for name, value in locals().items() if name != "what"})
     if what == "figure1":
         return _figure1(results, scale)
     recipe = RECIPES["table1" if what == "figure-filters" else what]
@@ -78,6 +83,15 @@ def reproduce(
 
         print(draw_curves(results, read_all(results, what), scale) or "No picture: nothing was measured at this scale.")
     return int(missing > 0)
+
+
+def _require_used(what: str, given: dict[str, Any]) -> None:
+    """Refuses options that mean nothing to a figure or table."""
+    tables = {"runs", "image"}
+    unused = {"figure1": set(given) - {"scale", "results"}, "figure-filters": {"collect", "threads"}}.get(what, tables)
+    for name in sorted(unused):
+        if given[name] != inspect.signature(reproduce).parameters[name].default:
+            raise SettingsError(f"--{name.replace('_', '-')} means nothing to {what}: leave it out.")
 
 
 def _figure1(results: Path, scale: Scale) -> int:

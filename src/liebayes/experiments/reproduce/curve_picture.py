@@ -24,7 +24,7 @@ def draw_curves(results: Path, stored: Sequence[Result], scale: Scale) -> Path |
         for r in stored
         if r["scale"] == scale
         and "failed" not in r
-        and all(r[name] == budgets[r["method"]][name] for name in ("epochs", "mc_samples"))
+        and all(r[name] == budgets.get(r["method"], {}).get(name) for name in ("epochs", "mc_samples"))
     ]
     if not measured:
         return None

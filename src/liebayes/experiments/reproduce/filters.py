@@ -56,7 +56,7 @@ def sides_of(path: Path, label: str, image: int, data_dir: Path | None) -> Side:
     if weights is None:
         raise RunError(f"{path}: the first layer of this network has no weights that are images.")
     order = activations(model, layer, dataset.normalize(dataset.test_images[image : image + 1])).argsort(descending=True)
-    accuracy = RunDirectory(path).metrics()[-1]["test_accuracy"]
+    accuracy = RunDirectory(path).finished_metrics()[-1]["test_accuracy"]
     return Side(label, accuracy, dataset.test_images[image], weights[order], feature_numbers(weights))
 
 
@@ -154,7 +154,7 @@ def _lines_of_other_pictures(page: Path, drawn: set[str]) -> list[list[str]]:
     """What the page says about pictures that are still there and are not drawn now."""
     if not page.exists():
         return []
-    found = re.findall(r"^\| (\[([^]]+)\]\(([^)]+)\).*) \|$", page.read_text(), re.MULTILINE)
+    found = re.findall(r"^\| (\[([^]]+)\]\(([^)]+)\).*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [line.split(" | ") for line, name, file in found if name not in drawn and (page.parent / file).exists()]
 
 

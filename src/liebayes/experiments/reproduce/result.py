@@ -15,13 +15,20 @@ from ...posterior import Posterior
 from ...whole_file import whole_file
 from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
-from ..opening import at_point
+from ..opening import at_point, load_posterior
 from ..run_directory import RunDirectory, RunError
 from ..settings import TrainSettings
 from .recipe import Planned
 
 Result = dict[str, Any]
 FIGURES = ("accuracy", "nll", "ece")
+_OF_A_RUN = frozenset((
+    "settings", "command", "date", "liebayes", "python", "torch", "threads", "processor", "git", "sessions", "step_seconds",
+    "wall_seconds",
+))  # fmt: skip
+"""What may differ between two runs with the same figures; settings are compared by themselves."""
+_KEY = ("scale", "experiment", "method", "settings_from", "epochs", "mc_samples", "seed")
+"""What tells one result from another."""
 WALL = "wall.json"
 """In a run directory: the seconds its sessions took in all."""
 _OUTSIDE = {"mnist": "fashion-mnist"}
@@ -57,7 +64,7 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
     """The result of a finished run."""
     files = RunDirectory(directory)
     environment, last, settings = files.read_json("environment.json"), files.metrics()[-1], files.settings()
-    posterior = Posterior.load(files.posterior, build_network(settings, dataset))
+    posterior = load_posterior(files, build_network(settings, dataset))
     wall = files.read_json(WALL).get("seconds") if (directory / WALL).exists() else None
     found = {
         **identity(run, settings),
@@ -132,12 +139,11 @@ def is_stored(path: Path, directory: Path) -> bool:
 def store(path: Path, result: Result) -> str:
     """Writes a result, and returns what is to be said about it. One with the same figures and data is left as it is."""
     before = read(path) if path.exists() else None
-    same = (
-        before is not None
-        and all(before.get(name) == result.get(name) for name in (*FIGURES, "failed", "data"))
-        and settings_of(before) == settings_of(result)
-    )
-    if same and set(result) <= set(before or {}):
+    old, new = ({k: v for k, v in (r or {}).items() if k not in _OF_A_RUN} for r in (before, result))
+    same = before is not None and all(old[name] == new[name] for name in old.keys() & new.keys())
+    same = same and all(old.get(name) == new.get(name) for name in ("failed", "data"))
+    same = same and settings_of(before or {}) == settings_of(result)
+    if same and set(new) <= set(old):
         return "the same figures as stored"
     write_whole(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
     if before is None:
@@ -164,10 +170,10 @@ def write_whole(path: Path, text: str) -> None:
 def read(path: Path) -> Result:
     """A stored result."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}. Remove it, and --collect makes it anew.") from error
-    missing = [] if not isinstance(found, dict) else [name for name in ("experiment", "method", "seed") if name not in found]
+    missing = [] if not isinstance(found, dict) else [name for name in _KEY if name not in found]
     missing += [name for name in FIGURES if isinstance(found, dict) and "failed" not in found and name not in found]
     if not isinstance(found, dict) or missing:
         raise RunError(f"{path} is no result: {', '.join(missing) or 'a JSON object'} is missing. Remove it.")
@@ -175,5 +181,12 @@ def read(path: Path) -> Result:
 
 
 def read_all(results: Path, recipe: str) -> Sequence[Result]:
-    """All results of a recipe."""
-    return [read(path) for path in sorted((results / recipe).glob("*.json"))]
+    """All results of a recipe. A copy of one would count as another seed, and is refused."""
+    found: dict[tuple[Any, ...], tuple[Path, Result]] = {}
+    for path in sorted((results / recipe).glob("*.json")):
+        result = read(path)
+        key = tuple(result[name] for name in _KEY)
+        if key in found:
+            raise RunError(f"{found[key][0]} and {path} are results of one run. Remove one of them.")
+        found[key] = path, result
+    return [result for _, result in found.values()]

@@ -76,11 +76,16 @@ def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence
     return found
 
 
+def mixed(results: Sequence[Result]) -> bool:
+    """Whether runs were trained with different settings, apart from what belongs to a run or a machine."""
+    of_a_run = ("seed", "threads", "compile", "evaluate_every")
+    settings = [{k: v for k, v in settings_of(r).items() if k not in of_a_run} for r in results]
+    return any(s != settings[0] for s in settings)
+
+
 def _note(results: Sequence[Result], experiment: Experiment) -> str:
     """Says where the data were not all there, and where seeds were trained with different settings, by an older recipe."""
     numbers = {r["train_images"] for r in results if "train_images" in r} - {experiment.images}
     note = f" (on {min(numbers):,} of {experiment.images:,} images)" if numbers else ""
-    of_a_run = ("seed", "threads", "compile", "evaluate_every")
-    settings = [{k: v for k, v in settings_of(r).items() if k not in of_a_run} for r in results]
-    note += " (each sample on its part of the batch)" if any(s["split_batch"] for s in settings) else ""
-    return note + (" (seeds with different settings)" if any(s != settings[0] for s in settings) else "")
+    note += " (each sample on its part of the batch)" if any(settings_of(r)["split_batch"] for r in results) else ""
+    return note + (" (seeds with different settings)" if mixed(results) else "")

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ... import data
-from ..run_directory import BusyRunError, RunDirectory
+from ..run_directory import BusyRunError, DamagedRunError, RunDirectory
 from ..train import DivergedRunError, InterruptedRunError, train
 from .recipe import Planned, Recipe
 from .result import WALL, failed, is_stored, measured, result_path, store
@@ -32,7 +32,7 @@ def execute(
 ) -> int:
     """Trains what is not finished. After each run its result is stored and the tables are written.
 
-    Returns how many runs could not start, for want of data or because another process is training them.
+    Returns how many runs have no result, for want of data, because another process is training them, or by damage.
     """
     without = 0
     for number, run in enumerate(runs, 1):
@@ -49,7 +49,7 @@ def execute(
             said = store(path, measured(run, directory, dataset, data_dir))
         except InterruptedRunError as stop:
             raise InterruptedRunError("Interrupted. The same command goes on with the table.") from stop
-        except (data.MissingDataError, BusyRunError) as error:
+        except (data.MissingDataError, BusyRunError, DamagedRunError) as error:
             print(f"{head}: not run. {error}", flush=True)
             without += 1
             continue

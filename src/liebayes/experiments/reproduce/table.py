@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -44,6 +45,11 @@ class Block:
 def write_tables(recipe: Recipe, results: Path) -> str:
     """Writes RECIPE.md and RECIPE.html beside the results, and returns the Markdown."""
     found = read_all(results, recipe.name)
+    known = {(e.name, m.name, m.source) for e in recipe.experiments for m in e.methods}
+    strange = sorted({r["method"] for r in found if (r["experiment"], r["method"], r["settings_from"]) not in known})
+    if strange:
+        text = f"{results / recipe.name} has results of methods that {recipe.name} does not have: {', '.join(strange)}."
+        warnings.warn(f"{text} They are in no table.", stacklevel=2)
     parts = blocks(recipe, found)
     text = markdown(recipe, parts)
     write_whole(results / f"{recipe.name}.md", text)
@@ -114,6 +120,8 @@ def summary(recipe: Recipe, results: Sequence[Result], scale: Scale = "desktop")
 
 def _measured(row: Row, kind: str) -> str:
     factor, digits = (100, 2) if kind == "accuracy" else (1, 4)
+    if not row.values(kind):
+        return "not finite"
     return _figure(mean_and_error([factor * value for value in row.values(kind)]), digits)
 
 
@@ -129,7 +137,7 @@ def _outside(scale: Scale, found: Sequence[Row]) -> Block:
     for row in found:
         cells = [_figure(mean_and_error(row.values(k)), 4) for k in ("auroc_entropy", "auroc_confidence")]
         seeds = str(len(row.values("auroc_entropy")))
-        lines.append([row.method, row.source, str(row.epochs), str(row.mc_samples), seeds, *cells])
+        lines.append([row.method + row.note, row.source, str(row.epochs), str(row.mc_samples), seeds, *cells])
     text = f"How well the predictive entropy, and the largest probability, tell images of {name} from test images: AUROC."
     headings = ("method", "settings", "epochs", "K", "seeds", "AUROC, entropy", "AUROC, largest probability")
     return Block(f"outside-{scale}", f"Outside the data, {scale} scale", text, headings, lines)
