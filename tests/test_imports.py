@@ -19,22 +19,27 @@ ALLOWED = {
     "variational": {"groups", "bases", "rule"},
     "threads": {"native"},
     "prediction": {"threads"},
-    "posterior": {"groups", "bases", "rule", "prediction", "threads", "whole_file"},
+    "posterior": {"groups", "bases", "rule", "prediction", "threads", "whole_file", "late_backward"},
     "native": set(),
-    "optim": {"native", "groups", "bases", "rule", "posterior", "threads"},  # an optimizer hands out its posterior
+    # An optimizer hands out its posterior.
+    "optim": {"native", "groups", "bases", "rule", "posterior", "threads", "late_backward"},
     "baselines": {"groups", "bases", "rule", "posterior", "optim"},
     "integrations": {"optim"},
     "metrics": set(),
     "nn": set(),
     "data": {"whole_file"},
     "whole_file": set(),
+    "late_backward": set(),
 }
 """What each room may import of ours; rooms that are not here may import all."""
 
 KERNELS = {ROOT / "optim" / "gpu" / f"{name}.py" for name in ("arithmetic", "draws", "kernels")}
 """Written in Triton's language, and imported where they are launched."""
 
-CORE = ("groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction", "threads")
+CORE = (
+    "groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction", "threads",
+    "late_backward",
+)  # fmt: skip
 
 
 def room(path: Path) -> str:

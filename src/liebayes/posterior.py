@@ -22,6 +22,7 @@ from . import bases as _bases
 from . import groups as _groups
 from .bases import Base
 from .groups import LieGroup
+from .late_backward import aliased
 from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches, installed, slots_of
 from .rule import Family
 from .whole_file import whole_file
@@ -92,14 +93,9 @@ class Posterior:
         Gradients through what was computed inside are those of the sample, also after the block.
         """
         _refuse_sharded(self.model)
-        own = set(map(id, slots_of(self.model).values()))
-
-        def keep(tensor: Tensor) -> Tensor:  # of a parameter, which gets its storage back, what it is now
-            return tensor.detach() if id(tensor) in own else tensor
-
         with (
             installed(self.model, {**self.sample(generator), **_copies(self.buffers)}),
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            aliased(slots_of(self.model).values()),
         ):
             yield self.model
 

@@ -45,6 +45,31 @@ def averaged_gradients(unnoticed: bool) -> dict[str, Tensor]:
     return states(model, optimizer)
 
 
+def uneven_blocks() -> dict[str, Tensor]:
+    """The first rank has two blocks in a step, the second one."""
+    model = network()
+    optimizer = optimizer_for("affine", model)
+    model.float()
+    for x, y in own_part(batches()):
+        for _ in range(2 - dist.get_rank()):
+            with optimizer.sampled():
+                nn.functional.mse_loss(model(x.float()), y.float()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return states(model, optimizer)
+
+
+def noise_of_blocks() -> list[float]:
+    p = nn.Parameter(torch.zeros(1))
+    optimizer = lb.AffineBLR([p], data_size=10, base=lb.bases.Normal())
+    drawn = []
+    for _ in range(4):
+        with optimizer.sampled():
+            drawn.append(float(p))
+            p.sum().backward()
+    return drawn
+
+
 def not_a_member() -> dict[str, Tensor]:
     model = network()
     optimizer = optimizer_for("affine", model, process_group=dist.new_group([0]))
@@ -158,6 +183,8 @@ SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     **{f"{kind} {count}": (trained, (kind, count)) for kind in (*OPTIMIZERS, *BASELINES) for count in (1, 2)},
     "blocks": (blocks, ()),
     "not a member": (not_a_member, ()),
+    "uneven blocks": (uneven_blocks, ()),
+    "noise of blocks": (noise_of_blocks, ()),
     "averaged, noticed": (averaged_gradients, (False,)),
     "averaged, unnoticed": (averaged_gradients, (True,)),
     **{f"nonfinite {policy} {count}": (nonfinite, (count, policy)) for policy in ("skip", "raise") for count in (1, 2)},

@@ -38,6 +38,16 @@ def one_process(kind: str, mc_samples: int) -> dict[str, torch.Tensor]:
     return states(model, optimizer)
 
 
+def test_ranks_with_different_numbers_of_blocks_stay_together(ranks: dict[str, list[Any]]):
+    first, second = results(ranks, "uneven blocks")
+    assert largest_difference(first, second) == 0
+
+
+def test_every_block_of_every_rank_has_its_own_noise(ranks: dict[str, list[Any]]):
+    first, second = results(ranks, "noise of blocks")
+    assert len({*first, *second}) == 8
+
+
 def test_a_process_outside_of_its_group_is_refused(ranks: dict[str, list[Any]]):
     """torch would count −1 processes, and the mean over them would climb the loss."""
     member, other = ranks["not a member"]

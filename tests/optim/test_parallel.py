@@ -51,6 +51,33 @@ def closure_for(model: nn.Module, optimizer: lb.LieGroupBLR) -> Callable[[], Ten
     return closure
 
 
+@pytest.mark.parametrize("added", [False, True])
+def test_parameters_that_join_in_mid_training(added: bool) -> None:
+    """Unfrozen, or added as a group of their own; threads and the loop agree."""
+
+    def train(parallel: bool) -> list[Tensor]:
+        model = network()
+        head = list(model[2].parameters())  # type: ignore[index]
+        optimizer = lb.AffineBLR(model[0].parameters(), 0.1, data_size=100, mc_samples=7, parallel=parallel)  # type: ignore[index]
+        if not added:
+            optimizer.add_param_group({"params": head})
+        for p in head:
+            p.requires_grad_(False)
+        for step in range(4):
+            if step == 2:
+                for p in head:
+                    p.requires_grad_(True)
+                if added:
+                    optimizer.add_param_group({"params": head})
+            optimizer.step(closure_for(model, optimizer))
+        return values(model)
+
+    start = values(network())
+    threads, loop = train(True), train(False)
+    assert not any(torch.equal(a, b) for a, b in zip(start, threads, strict=True))
+    torch.testing.assert_close(threads, loop, rtol=1e-5, atol=1e-6)
+
+
 def values(model: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 

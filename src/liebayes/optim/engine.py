@@ -127,19 +127,24 @@ def advance(
     if fast and not alone:
         if not folds:
             fold(formulas, fast, state, settings, samples, gradients, sums, first=True)
-        _average([block for p in fast for block in sums[p]], process_group)
+        blocks = [block for p in fast for block in sums[p]]
+        for block in blocks if folds > 1 else []:
+            block.div_(folds)  # this rank's own number of samples, which others need not have
+        _average(blocks, process_group)
     summed = bool(folds) or not alone
     bounded: int | Tensor = 0
+    share = 1 / max(folds, 1) if alone else 1.0
     if paths.native:
-        shares = (sums, 1 / max(folds, 1)) if summed else (None, 1.0)
+        shares = (sums, share) if summed else (None, 1.0)
         records = _records(paths, state, settings, samples, None, memo)
         bounded += kernel.advance(records, settings, form(records.element), gradients, *shares)
+        torch.autograd.graph.increment_version(paths.native)  # which torch has not seen written
         for each in records.states:
             each["steps"] += 1
     for chosen in _launches(paths.gpu, state):
         covectors: dict[str, Any] = {"samples": [samples[p] for p in chosen]}
         if summed:
-            covectors = {"sums": [sums[p] for p in chosen], "folds": max(folds, 1)}
+            covectors = {"sums": [sums[p] for p in chosen], "folds": max(folds, 1) if alone else 1}
         bounded = bounded + gpu.step(chosen, [state[p] for p in chosen], settings, **covectors)
     for bucket in reference.buckets_of(paths.torch, state, settings, together):
         states = [state[p] for p in bucket.parameters]

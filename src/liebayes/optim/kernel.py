@@ -9,7 +9,7 @@ import ctypes
 import math
 import operator
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,12 @@ _BLOCKS = {
     DiagonalAffine: [("scale", "log_scale"), ("shift", "shift")],
 }
 """The blocks of a group's elements, in their order, as the kernel and the states call them."""
+_SCALE_STATES = {
+    Additive: {},
+    Multiplicative: {"remainder": "log_scale"},
+    DiagonalAffine: {"log_scale": "log_scale"},
+}
+"""What of a scale is not the parameter itself: its name among the states, and the kernel's."""
 _PLACES = {name: place for place, name in enumerate(native.TENSOR_FIELDS)}
 
 
@@ -76,6 +82,7 @@ class Records:
         self.states: list[Any] = [state[p] for p in parameters]
         self._samples = [samples[p] for p in parameters]
         self.group: Any = settings["group"]
+        self._metric: Any = settings["metric"]
         self.element: Any = self.group.at(torch.ones(1))  # of the group's kind, to ask metrics for their form
         self.blocks: list[tuple[str, str]] = _BLOCKS[type(self.group)]
         self.table: array[int] = array("Q", bytes(8 * len(parameters) * len(native.TENSOR_FIELDS)))
@@ -89,13 +96,28 @@ class Records:
         self.put("sample", self._sample_points)
         self.put("count", [p.numel() for p in parameters])
         self.put("number", [numbers[p] for p in parameters])
-        places = {"remainder" if type(self.group) is Multiplicative else "log_scale": "log_scale"}
+        places = dict(_SCALE_STATES[type(self.group)])
         for field, block in self.blocks:
-            places |= {f"momentum_{block}": f"momentum_{field}", f"second_moment_{block}": f"second_{field}"}
-        for name in [name for name in places if name in self.states[0]]:
-            tensors = [s[name] for s in self.states]  # kept alive, so that their addresses are no one else's
+            places[f"momentum_{block}"] = f"momentum_{field}"
+            if isinstance(self._metric, Adaptive):
+                places[f"second_moment_{block}"] = f"second_{field}"
+        self._missing: list[str] = []
+        for name, place in places.items():
+            tensors = [s.get(name) for s in self.states]  # kept alive, so that their addresses are no one else's
+            if not all(map(_fits, tensors, self.parameters)):
+                self._missing.append(name)
+                continue
             self._kept.append((name, tensors, _addresses(tensors)))
-            self.put(places[name], self._kept[-1][2])
+            self.put(place, self._kept[-1][2])
+        self.require(_SCALE_STATES[type(self.group)])  # other rules that draw here have no momentum
+
+    def require(self, names: Iterable[str] | None = None) -> None:
+        """Refuses states that are not there, or not like their parameter: of those named, or of all that a step needs."""
+        for name in self._missing if names is None else [name for name in names if name in self._missing]:
+            raise ValueError(
+                f"A parameter has no state {name} of its shape and dtype. A group or metric that is changed in mid-training, "
+                "or a state, needs a new optimizer."
+            )
 
     def put(self, field: str, values: Any) -> None:
         """A column of the table."""
@@ -137,16 +159,23 @@ class Records:
             return True  # has_finite has asked; it puts gradients of all parameters of the group, or none
         return (
             settings["group"] is self.group
+            and settings["metric"] == self._metric
             and len(parameters) == len(self.parameters)
             and all(map(operator.is_, parameters, self.parameters))
             and (drawing or _addresses(parameters) == self._points)  # before a draw their buffers were looked after
-            and (drawing or _addresses(self._samples) == self._sample_points)
+            and _addresses(self._samples) == self._sample_points
             and all(
                 [s[name].data_ptr() for s in self.states] == addresses
                 for name, _, addresses in self._kept
                 if not drawing or name in ("log_scale", "remainder")
             )
         )
+
+
+def _fits(state: Tensor | None, p: Tensor) -> bool:
+    return (
+        state is not None and state.dtype is torch.float32 and state.stride() == p.stride() and state.shape == p.shape
+    )
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:
@@ -182,6 +211,7 @@ def advance(
     share: float,
 ) -> int:
     """g ← g·exp(−αM♯), with the covector at the samples, or a share of the sums; returns how many were bounded."""
+    records.require()
     job = _job(settings, native.STEP)
     _tell_step(job, settings, form)
     if sums is None:

@@ -28,7 +28,7 @@ from .checkpoint import own_precision, with_own_objects
 from .noise import Noise, Source, choose_source
 from .parallel import Evaluation
 from .sampling import SampleBuffers
-from .settings import Prior, named, prepare, written
+from .settings import OBJECTS, Prior, named, prepare, written
 
 
 class NonFiniteError(RuntimeError):
@@ -231,6 +231,14 @@ class LieGroupBLR(Optimizer):
         changed = self._marks.changed(parameters)
         self._stray = gradients.GradientMarks([p for p in changed if gradients.nonzero(p)])
         self._buffers.release()
+        self._make_room(parameters)
+        self._draw_into(self._buffers.values, self._folds, self._memo)
+        if changed or len(self._marks) != len(gradients.present(parameters)):  # those taken away may be put back
+            self._marks = gradients.GradientMarks(parameters)
+        return parameters
+
+    def _make_room(self, parameters: list[Tensor]) -> None:
+        """Buffers, states and sums that fit the parameters as they are now."""
         with torch.inference_mode(False):  # what is made here outlives a block of inference
             fresh = self._buffers.require(parameters)
             if fresh or not self._states_are_known():
@@ -246,10 +254,6 @@ class LieGroupBLR(Optimizer):
                     self._sums[p] = [reference.in_layout_of(p, block) for block in self._sums[p]]
                 else:
                     self._sums.pop(p, None)
-        self._draw_into(self._buffers.values, self._folds, self._memo)
-        if changed or len(self._marks) != len(gradients.present(parameters)):  # those taken away may be put back
-            self._marks = gradients.GradientMarks(parameters)
-        return parameters
 
     def _refuse_inside(self, what: str) -> None:
         if self._buffers.active:
@@ -277,14 +281,19 @@ class LieGroupBLR(Optimizer):
     def _draw_into(self, targets: engine.Tensors, number: int, memo: engine.Memo | None = None) -> None:
         """Sample `number` of this step for all parameters that are trained, which have a state. Workers call this too.
 
-        Streams are numbered over all ranks; ranks that share one model by sharding share its sample.
+        Streams are numbered over all ranks, the `mc_samples` of each first, and blocks beyond them afterwards; ranks that
+        share one model by sharding share its sample.
         """
         every = [p for settings in self.param_groups for p in settings["params"]]
-        if len(self._numbers) != len(every):
+        if len(self._numbers) != len(every) or not all(map(operator.is_, self._numbers, every)):
             self._sharded = sharding.all_sharded(every)
             self._numbers = {p: k for k, p in enumerate(every)}
-        first = 0 if self._sharded else reduction.rank(self.process_group) * self.mc_samples
-        noise = Noise(self.noise, self.seed, self.clock, first + number, self._numbers)
+        rank, ranks = 0, 1
+        if not self._sharded:
+            rank, ranks = reduction.rank(self.process_group), reduction.world_size(self.process_group)
+        beyond = number - self.mc_samples
+        stream = rank * self.mc_samples + number if beyond < 0 else ranks * (self.mc_samples + beyond) + rank
+        noise = Noise(self.noise, self.seed, self.clock, stream, self._numbers)
         for settings in self.param_groups:
             chosen = [p for p in settings["params"] if p.requires_grad]
             engine.draw(chosen, self.state, settings, noise, targets, self.foreach, memo)
@@ -295,6 +304,8 @@ class LieGroupBLR(Optimizer):
         """Adds the covector of the sample in the buffers to those of this step's other samples."""
         parameters = self._sampled
         self._refuse_stray_gradients(parameters)
+        if not self._marks.changed(parameters):  # what is there is of an earlier sample
+            raise _no_gradient()
         self._fold_in(self._buffers.values, {p: p.grad for p in parameters if p.grad is not None})
         self._finish_folding(parameters, watch)
 
@@ -305,18 +316,22 @@ class LieGroupBLR(Optimizer):
         A parameter that only other samples use has its prior and entropy here too: these belong to every sample.
         """
         if not grads:
-            raise RuntimeError(
-                "A sample ended without a gradient. With several samples every closure, or block of sampled(), calls backward."
-            )
+            raise _no_gradient()
         gradients.require_dense(self.param_groups, grads)
         first = self._folds == 0
         if first:
             self._sums = {p: blocks for p, blocks in self._sums.items() if p in samples}
-        for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p in samples and p.requires_grad]
-            self._poisoned |= not engine.fold(
-                self._formulas, chosen, self.state, settings, samples, grads, self._sums, first, self.foreach
-            )
+        try:
+            for settings in self.param_groups:
+                chosen = [p for p in settings["params"] if p in samples and p.requires_grad]
+                self._poisoned |= not engine.fold(
+                    self._formulas, chosen, self.state, settings, samples, grads, self._sums, first, self.foreach
+                )
+                if callable(settings["prior"]):  # whose gradient may not be finite either
+                    self._poisoned |= not gradients.all_finite([block for p in chosen for block in self._sums[p]])
+        except BaseException:
+            self._forget()  # a sum of half a sample is none
+            raise
         self._folded.update(grads)
         self._folds += 1
 
@@ -333,8 +348,8 @@ class LieGroupBLR(Optimizer):
             return
         fresh = self._marks.changed(self._sampled)
         gradients.require_dense(self.param_groups)
-        if fresh and gradients.all_finite(gradients.present(fresh)):
-            self._fold()
+        if fresh and (not keep_unanswered or gradients.all_finite(gradients.present(fresh))):
+            self._fold()  # what is not finite is skipped, or refused, with the step
         elif fresh or not keep_unanswered:
             self._buffers.pending = False
             self.clock += 1
@@ -453,6 +468,8 @@ class LieGroupBLR(Optimizer):
         gradients.require_dense(self.param_groups, found)
         if not self._folds:
             self._refuse_stray_gradients(parameters)
+            if found and any(callable(settings["prior"]) for settings in self.param_groups):
+                self._fold_in(self._buffers.values, found)  # a user's function may fail: before anything is written
         active: list[Tensor] = [p for p in parameters if p in self._folded] if self._folds else list(found)
         groups = self._by_group(active)
         finite = not self._poisoned and (
@@ -525,6 +542,7 @@ class LieGroupBLR(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from a checkpoint, to the bit. Groups, bases, metrics and priors must be those it was written with."""
+        self._refuse_inside("A checkpoint cannot be loaded")
         restored = with_own_objects(self.param_groups, state_dict)
         own = state_dict["liebayes"]
         noise = choose_source(own["noise"])
@@ -536,6 +554,8 @@ class LieGroupBLR(Optimizer):
                     states[p] = {key: own_precision(value, p) for key, value in found.items()}
                     reference.follow(name, p, states[p], settings, self._start_state)
         super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
+        for settings, own_objects in zip(self.param_groups, restored, strict=True):
+            settings |= {key: own_objects[key] for key in OBJECTS}  # of which torch makes copies
         self.state.update(states)
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded, self.noise = own["skipped"], own["bounded"], noise
@@ -584,6 +604,12 @@ class LieGroupBLR(Optimizer):
         return Posterior(model, members, temperature=max(temperature))
 
 
+def _no_gradient() -> RuntimeError:
+    return RuntimeError(
+        "A sample ended without a gradient. With several samples every closure, or block of sampled(), calls backward."
+    )
+
+
 def _mean(*values: Any) -> Any:
     """Of what a closure has returned for every sample; of what is no number, the first."""
     values = tuple(value.detach() if isinstance(value, Tensor) else value for value in values)
@@ -596,7 +622,7 @@ def _split(batch: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
     if len(sizes) != 1:
         raise ValueError(f"The tensors of a batch must have one length, but have {sorted(sizes)}.")
     size = sizes.pop()
-    if size % parts:
+    if size % parts or not size:
         raise ValueError(f"A batch of {size} cannot be split into {parts} equal parts, one for each sample.")
     step = size // parts
     return [tuple(tensor[i : i + step] for tensor in batch) for i in range(0, size, step)]

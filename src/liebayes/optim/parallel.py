@@ -167,7 +167,7 @@ class Evaluation:
         context, workers = CallersContext(), threads.affordable_workers(sum(p.numel() for p in parameters))
         self._leaves = self._leaves[:workers]
         self._leaves += [Leaves() for _ in range(min(workers, len(rest)) - len(self._leaves))]
-        optimizer._start_states()
+        optimizer._make_room(parameters)
         for leaves in self._leaves:
             leaves.fit(parameters)
 

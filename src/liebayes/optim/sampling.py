@@ -4,7 +4,6 @@ Nothing is written into a tensor that autograd may still need. Leaving the block
 built inside must find the sample elsewhere: inside `sampled()` saved parameters are replaced by aliases of the buffer, and a
 buffer that such an alias still holds is not used again. Inside `step(closure)`, where backward has run, the version of each
 parameter is raised instead: a second backward through that graph is then an error of autograd, not a wrong gradient.
-Autograd asks the innermost of nested hooks only, so that the blocks of several optimizers know of each other.
 
 FSDP gathers weights from storage of its own, which an exchange would not reach: shards exchange their contents instead.
 Activation checkpointing reads parameters again in the backward pass, which then has to run inside the block.
@@ -12,37 +11,36 @@ Activation checkpointing reads parameters again in the backward pass, which then
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..late_backward import Alias, aliased
 from .sharding import forget_gathered_weights, local
 
 
-class _Alias:
-    """A saved parameter as it was in the block."""
+class _Alias(Alias):
+    """A saved parameter as it was in the block of a sample."""
 
-    __slots__ = ("__weakref__", "owner", "sample", "tensor")
+    __slots__ = ("owner", "sample")
 
     def __init__(self, tensor: Tensor, owner: SampleBuffers) -> None:
-        self.tensor = tensor
+        super().__init__(tensor)
         self.owner = owner
         self.sample = owner._sample
 
-
-class _OpenBlocks(threading.local):
-    """Those of this thread whose backward may come later: their parameters, and whose they are."""
-
-    def __init__(self) -> None:
-        self.owners: list[dict[int, SampleBuffers]] = []
-
-
-_open = _OpenBlocks()
+    def value(self) -> Tensor:
+        owner = self.owner
+        if self.sample != owner._sample and (owner.active or owner.pending):
+            raise RuntimeError(
+                "Backward through the sample of an earlier block while a later one waits for its gradient: the two would be "
+                "mixed up. Run backward of each block before the next one begins."
+            )
+        return self.tensor
 
 
 class SampleBuffers:
@@ -99,7 +97,7 @@ class SampleBuffers:
             _exchange(shards)
             torch.clear_autocast_cache()  # casts of other weights under the same names
             if late_backward:
-                with self._aliased(parameters):
+                with aliased(parameters, self._alias):
                     yield
             else:
                 yield
@@ -112,42 +110,10 @@ class SampleBuffers:
                 torch.autograd.graph.increment_version(parameters)
             self.active = False
 
-    @contextmanager
-    def _aliased(self, parameters: list[Tensor]) -> Iterator[None]:
-        outer = _open.owners
-        _open.owners = [dict.fromkeys(map(id, parameters), self), *outer]
-        try:
-            with torch.autograd.graph.saved_tensors_hooks(_packer(_open.owners), _unpack):
-                yield
-        finally:
-            _open.owners = outer
-
-
-def _packer(blocks: list[dict[int, SampleBuffers]]) -> Callable[[Tensor], Tensor | _Alias]:
-    owners = blocks[0] if len(blocks) == 1 else {key: owner for block in reversed(blocks) for key, owner in block.items()}
-
-    def pack(tensor: Tensor) -> Tensor | _Alias:
-        # The parameter itself exchanges its storage; a view keeps it, and the buffer must not be used again before.
-        owner = owners.get(id(tensor)) or owners.get(id(tensor._base))
-        if owner is None:
-            return tensor
-        alias = _Alias(tensor.detach(), owner)
-        owner._aliases.add(alias)
-        return alias
-
-    return pack
-
-
-def _unpack(saved: Tensor | _Alias) -> Tensor:
-    if not isinstance(saved, _Alias):
-        return saved
-    owner = saved.owner
-    if saved.sample != owner._sample and (owner.active or owner.pending):
-        raise RuntimeError(
-            "Backward through the sample of an earlier block while a later one waits for its gradient: the two would be "
-            "mixed up. Run backward of each block before the next one begins."
-        )
-    return saved.tensor
+    def _alias(self, tensor: Tensor) -> _Alias:
+        made = _Alias(tensor, self)
+        self._aliases.add(made)
+        return made
 
 
 @torch.no_grad()
