@@ -67,7 +67,7 @@ def test_results_of_table_1(table1: Path) -> None:
         assert result["weights"] == 784 * 1024
         assert str(table1) not in json.dumps(result), "a place of this machine"
     text = (table1 / "results" / "table1.md").read_text()
-    assert "| multiplicative | published | 1 | 2 | 1 of 1 |" in text
+    assert "| multiplicative | published | 1 | 2 | 1 |" in text
     assert "CIFAR-10, MLP, smoke scale" in text
     assert "not run" in text
 
