@@ -186,9 +186,10 @@ def test_bad_settings(settings: dict[str, Any], text: str) -> None:
     assert len(optimizer.param_groups) == 1
 
 
-def test_there_is_no_group_to_choose() -> None:
-    with pytest.raises(ValueError, match="IVON has no base to choose, but got 3: leave it out"):
-        IVON([{"params": [start()], "base": 3}], data_size=10)
+@pytest.mark.parametrize("name", ["base", "initial_scale"])
+def test_there_is_no_group_to_choose(name: str) -> None:
+    with pytest.raises(ValueError, match=f"IVON has no {name} to choose, but got 3: leave it out"):
+        IVON([{"params": [start()], name: 3}], data_size=10)
 
 
 def test_without_the_package_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

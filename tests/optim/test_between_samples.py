@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import weakref
@@ -241,6 +242,8 @@ def test_a_checkpoint_leaves_the_users_own_objects() -> None:
     assert optimizer.param_groups[0]["prior"] is prior
     with optimizer.sampled(), pytest.raises(RuntimeError, match="A checkpoint cannot be loaded while a sample is in"):
         optimizer.load_state_dict(optimizer.state_dict())
+    with optimizer.sampled(), pytest.raises(RuntimeError, match="A copy cannot be made while a sample is in"):
+        copy.deepcopy((p, optimizer))
 
 
 @pytest.mark.parametrize("samples", [1, 2])

@@ -33,6 +33,8 @@ from ..optim.settings import Common
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_OF_OTHER_RULES = frozenset(("group", "base", "metric", "temperature", "scale_lr", "max_step", "initial_scale"))
+
 LARGEST = 1e18
 """A bound on the relative growth of a in one step, whose square float32 can hold."""
 
@@ -70,7 +72,7 @@ class GaussianBaseline(LieGroupBLR, ABC):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""
-        for name in sorted({"group", "base", "metric", "temperature", "scale_lr", "max_step"} & set(param_group)):
+        for name in sorted(_OF_OTHER_RULES & set(param_group)):
             raise ValueError(f"{type(self).__name__} has no {name} to choose, but got {param_group[name]!r}: leave it out.")
         super().add_param_group({**self._own_defaults, **param_group})
         try:

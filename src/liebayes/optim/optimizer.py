@@ -564,6 +564,7 @@ class LieGroupBLR(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.
+        self._refuse_inside("A copy cannot be made")
         own = ("mc_samples", "nonfinite", "foreach", "parallel", "seed", "noise", "steps", "skipped")
         here = {name: getattr(self, name) for name in own} | {"clock": self.clock + self._buffers.pending}
         return {**super().__getstate__(), **here, "bounded": int(self.bounded)}
