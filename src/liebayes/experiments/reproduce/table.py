@@ -70,7 +70,7 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
                     f"{experiment.name}-{scale}", f"{experiment.title}, {scale} scale", "", HEADINGS, [line(r) for r in these]
                 )
             )
-            if scale != "smoke":  # which says nothing about a method
+            if scale != "smoke" and any(r.results or r.failures for r in these):  # a smoke test says nothing about a method
                 judged += [
                     (v.claim, f"{experiment.title}: {v.pair}", v.word, v.evidence)
                     for v in verdicts(CLAIMS.get(recipe.name, []), these)
@@ -81,7 +81,8 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
         if judged:
             text = (
                 "A verdict needs three seeds on both sides, none of which diverged; figures differ if Welch's t-test says so "
-                f"at 5 %. It is about the {scale} scale, not about the paper's own runs."
+                f"at 5 %. It is about the {scale} scale, not about the paper's own runs. Experiments of which nothing was run "
+                "are left out."
             )
             found.append(
                 Block(f"claims-{scale}", f"The paper's claims, {scale} scale", text, ("claim", "where", "here", "why"), judged)
