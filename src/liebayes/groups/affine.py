@@ -129,6 +129,11 @@ class Affine(LieGroup[MatrixShift]):
     def covariance(self, g: MatrixShift, variance: float) -> Tensor:
         return g.matrix @ g.matrix.mT * variance
 
+    def cholesky(self, g: MatrixShift) -> Tensor:
+        lower = torch.linalg.qr(wide(g.matrix).mT).R.mT  # L of A = LQ; a factor of AAᵀ would have half the digits
+        signs = torch.where(lower.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+        return (lower * signs.unsqueeze(-2)).to(g.matrix.dtype)
+
 
 # Shared with the triangular subgroup.
 

@@ -177,6 +177,10 @@ class LieGroup(ABC, Generic[E]):
             raise ValueError("One number has a variance, and no matrix of covariances.")
         return torch.diag_embed(each)
 
+    def cholesky(self, g: E) -> Tensor:
+        """The lower triangular L with Cov(g·ε) = LLᵀ for independent coordinates of ε with variance 1."""
+        return torch.linalg.cholesky(self.covariance(g, 1.0))
+
     def __repr__(self) -> str:
         """The type and its public attributes: the text by which files know a group."""
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items() if not k.startswith('_'))})"

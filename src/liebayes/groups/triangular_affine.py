@@ -152,6 +152,9 @@ class TriangularAffine(LieGroup[TriangularShift]):
         L = g.matrix
         return L @ L.mT * variance
 
+    def cholesky(self, g: TriangularShift) -> Tensor:
+        return g.matrix
+
 
 def _algebra_matrix(X: TriangularShift) -> Tensor:
     return set_diagonal(X.lower.tril(-1), X.log_diagonal)

@@ -133,9 +133,9 @@ def advance(
         _average(blocks, process_group)
     summed = bool(folds) or not alone
     bounded: int | Tensor = 0
-    share = 1 / max(folds, 1) if alone else 1.0
+    count = max(folds, 1) if alone else 1  # of samples in the sums
     if paths.native:
-        shares = (sums, share) if summed else (None, 1.0)
+        shares = (sums, 1 / count) if summed else (None, 1.0)
         records = _records(paths, state, settings, samples, None, memo)
         bounded += kernel.advance(records, settings, form(records.element), gradients, *shares)
         torch.autograd.graph.increment_version(paths.native)  # which torch has not seen written
@@ -144,7 +144,7 @@ def advance(
     for chosen in _launches(paths.gpu, state):
         covectors: dict[str, Any] = {"samples": [samples[p] for p in chosen]}
         if summed:
-            covectors = {"sums": [sums[p] for p in chosen], "folds": max(folds, 1) if alone else 1}
+            covectors = {"sums": [sums[p] for p in chosen], "folds": count}
         bounded = bounded + gpu.step(chosen, [state[p] for p in chosen], settings, **covectors)
     for bucket in reference.buckets_of(paths.torch, state, settings, together):
         states = [state[p] for p in bucket.parameters]

@@ -167,7 +167,7 @@ class Records:
             and all(
                 [s[name].data_ptr() for s in self.states] == addresses
                 for name, _, addresses in self._kept
-                if not drawing or name in ("log_scale", "remainder")
+                if not drawing or name in _SCALE_STATES[type(self.group)]
             )
         )
 

@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal
 from torch.utils import _pytree as pytree
 
 from ..bases import Base, Normal
-from ..groups import LieGroup, MatrixShift, Product, TriangularShift
+from ..groups import LieGroup, Product
 from .history import History
 
 E = TypeVar("E")
@@ -142,18 +142,10 @@ class Family(Generic[E]):
             log_scale, shift = self.group.log_scale_and_shift(self.element)  # type: ignore[attr-defined]
             return Independent(self.base.distribution(log_scale.exp(), shift), len(self.event_shape))
         if isinstance(self.base, Normal) and self.group.affine_action:
-            each = MultivariateNormal(self.mean, **self._spread())  # pyright: ignore[reportArgumentType]  # one for every vector of a batch
+            # One for every vector of a batch.
+            each = MultivariateNormal(self.mean, scale_tril=self.group.cholesky(self.element) * self.base.scale)
             return Independent(each, len(self.event_shape) - 1) if len(self.event_shape) > 1 else each
         raise ValueError(f"torch.distributions has no family for {self.group} on {self.base}.")
-
-    def _spread(self) -> dict[str, Tensor]:
-        """What a MultivariateNormal needs. Of AAᵀ half the digits would be gone, so where A is known it is L of A = LQ."""
-        if not (isinstance(self.element, (MatrixShift, TriangularShift)) and isinstance(self.base, Normal)):
-            return {"covariance_matrix": self.covariance}
-        matrix = self.element.matrix
-        lower = torch.linalg.qr((matrix.float() if matrix.dtype.itemsize < 4 else matrix).mT).R.mT
-        signs = torch.where(lower.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
-        return {"scale_tril": (lower * signs).to(matrix.dtype) * self.base.scale}
 
     def tangent(self, X: E) -> Callable[[Tensor], Tensor]:
         """The function h_X(θ) = d/dt q_{g·exp(tX)}(θ) at t = 0 of Sec. 3.4; its integral is zero.
