@@ -16,7 +16,6 @@ Gaussian is the diagonal affine group on a Normal base, so samples, gradients an
 from __future__ import annotations
 
 import math
-import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from ..bases import Normal
 from ..groups import DiagonalAffine, ScaleShift
 from ..optim import LieGroupBLR, reference
 from ..optim.buckets import Bucket
-from ..optim.settings import Common
+from ..optim.settings import Common, is_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -132,11 +131,8 @@ def precision_floor(settings: reference.Settings) -> float:
 
 def _initial_width(settings: dict[str, Any]) -> float:
     for name in ("damping", "initial_curvature"):
-        value = settings[name]
-        if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # numpy's
-            value = settings[name] = float(value)
-        if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be zero or positive, but got {value!r}.")
+        if not (is_number(settings, name) and settings[name] >= 0):
+            raise ValueError(f"{name} must be zero or positive, but got {settings[name]!r}.")
     if callable(settings["prior"]):
         raise ValueError(f"prior must be a number, the precision, but got {settings['prior']!r}. Use AffineBLR for functions.")
     precision = settings["data_size"] * (settings["initial_curvature"] + precision_floor(settings))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -99,17 +100,20 @@ def describe(value: Any) -> Any:
     return value if isinstance(value, (int, float, str)) else repr(value)
 
 
+def is_number(settings: dict[str, Any], name: str) -> bool:
+    """Whether a setting is a finite number; one of numpy becomes Python's."""
+    value = settings[name]
+    if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
+        value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _require_numbers(settings: dict[str, Any]) -> None:
     def require(name: str, ok: bool, expected: str) -> None:
         if not ok:
             raise ValueError(f"{name} must be {expected}, but got {settings[name]!r}.")
 
-    def number(name: str) -> bool:
-        value = settings[name]
-        if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):  # numpy's
-            value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
+    number = partial(is_number, settings)
     require("lr", number("lr") and settings["lr"] >= 0, "zero or positive")
     require("data_size", number("data_size") and settings["data_size"] >= 1, "the number of training data, at least 1")
     require("temperature", number("temperature") and settings["temperature"] >= 0, "zero or positive")
