@@ -627,6 +627,33 @@ def test_bound_on_the_shift_grows_while_the_loss_falls() -> None:
     assert float(short.mean) < 1000
 
 
+@pytest.mark.parametrize("group", [DiagonalAffine(), TriangularAffine()], ids=str)
+def test_bound_on_the_shift_falls_where_the_loss_rises(group: lb.groups.LieGroup) -> None:
+    # A slope never says how far the optimum is: with the bound that brought them here, steps go past it for ever.
+    slope = 1e3
+    loss = lambda t: slope * (t - 5).abs().sum()  # noqa: E731
+    q = lb.fit(loss, group, Normal(), torch.full((5,), -3000.0))
+    sd = math.sqrt(math.pi / 2) / slope  # minimises slope·E|sd·ε| − log sd
+    assert (q.mean - 5).abs().max() < sd
+    assert (q.stddev / sd - 1).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("group", "base", "start", "scale"),
+    [
+        (DiagonalAffine(), Normal(), 0.0, 1e-6),
+        (TriangularAffine(), Normal(), 0.0, 1e-6),
+        (Multiplicative(), Exponential(), 1e-6, 1.0),
+    ],
+    ids=str,
+)
+def test_tiny_steps_of_tiny_scales_add_up(group: lb.groups.LieGroup, base: lb.bases.Base, start: float, scale: float) -> None:
+    # A flat loss: every step adds α/c to the logarithm of the scale, less than half a unit in the last place of log(1e-6).
+    options = {"steps": 1000, "lr": 1e-7 * base.fisher_scale, "schedule": "constant", "entropy": "exact", "tolerance": 0.0}
+    q = lb.fit(lambda t: 0 * t.sum(), group, base, torch.full((3,), start), initial_scale=scale, **options)
+    assert q.stddev.tolist() == pytest.approx([1e-6 * math.exp(1e-4)] * 3, rel=2e-6)
+
+
 def test_runs_where_gradients_are_switched_off() -> None:
     with torch.no_grad():
         q = lb.fit(lambda t: (t - 1).square().sum(), DiagonalAffine(), Normal(), torch.zeros(2), steps=200)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import liebayes as lb
-from liebayes.bases import Cauchy, Dirac, Exponential, Gumbel, LogNormal, Normal, Rayleigh, StudentT, Uniform
+from liebayes.bases import Cauchy, Dirac, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
 from liebayes.groups import (
     Additive,
     Affine,
@@ -179,6 +179,11 @@ def test_an_edge_at_the_origin_is_an_edge_under_shifts() -> None:
 
 def test_entropy_at_the_samples_needs_a_smooth_base() -> None:
     refused("smooth", "Uniform", 'entropy="exact"', base=Uniform(), entropy="samples", metric=lb.Absorbed())
+
+
+def test_an_element_without_an_inverse() -> None:
+    element = Affine().at(torch.zeros(2))._replace(matrix=torch.zeros(2, 2))
+    refused("no inverse", "Affine().at(point)", group=Affine(), base=Laplace(), start=element)
 
 
 # Metrics.

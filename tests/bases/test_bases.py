@@ -347,6 +347,13 @@ def test_scales_must_be_positive(value: float) -> None:
             make(value)
 
 
+def test_moments_beyond_the_largest_float() -> None:
+    for moment in ("mean", "variance"):
+        with pytest.raises(ValueError, match=f"The {moment} of LogNormal.* is beyond the largest float"):
+            getattr(LogNormal(40.0), moment)
+    assert torch.isfinite(LogNormal(40.0).log_prob(torch.ones(3))).all()
+
+
 # Positional arguments stand in the order of the documentation.
 
 

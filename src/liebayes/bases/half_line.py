@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -143,11 +143,17 @@ class LogNormal(Base):
 
     @property
     def mean(self) -> float:
-        return math.exp(self.mu + self.sigma**2 / 2)
+        return self._within_floats("mean", lambda: math.exp(self.mu + self.sigma**2 / 2))
 
     @property
     def variance(self) -> float:
-        return math.expm1(self.sigma**2) * math.exp(2 * self.mu + self.sigma**2)
+        return self._within_floats("variance", lambda: math.expm1(self.sigma**2) * math.exp(2 * self.mu + self.sigma**2))
+
+    def _within_floats(self, name: str, value: Callable[[], float]) -> float:
+        try:
+            return value()
+        except OverflowError:
+            raise ValueError(f"The {name} of {self} is beyond the largest float. Ask for samples instead.") from None
 
     @property
     def entropy(self) -> float:

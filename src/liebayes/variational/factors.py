@@ -180,6 +180,9 @@ def _checked_element(group: LieGroup[Any], start: Any) -> Any:
                 f"start.{name} must be finite and of shape {tuple(like.shape)}, but has the shape {tuple(block.shape)} or "
                 f"values that are not finite. Give a point, or {group}.at(point)."
             )
+    somewhere = torch.ones(group.event_shape(start), dtype=blocks[-1].dtype, device=blocks[-1].device)
+    if not bool(torch.isfinite(group.log_jacobian(start, somewhere)).all()):
+        raise ValueError(f"start has no inverse, as every element of a group must. Give a point, or {group}.at(point).")
     return pytree.tree_map(lambda block: block.detach().clone(), start)
 
 
