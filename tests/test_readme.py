@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from liebayes.experiments.reproduce import RECIPES
+from liebayes.experiments.reproduce import RECIPES, table
 from liebayes.experiments.reproduce.result import read_all
-from liebayes.experiments.reproduce.table import blocks, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/paper-notes.md", "docs/reproduce.md", "docs/speed.md"]
@@ -69,8 +68,9 @@ def test_tables_are_those_of_the_stored_results(monkeypatch: pytest.MonkeyPatch)
         assert with_tables(text, tables) == text
 
 
-@pytest.mark.parametrize("name", ["table1", "table2"])
+@pytest.mark.parametrize("name", RECIPES)
 def test_pages_of_results_are_those_of_the_stored_results(name: str) -> None:
     recipe = RECIPES[name]
-    parts = blocks(recipe, read_all(ROOT / "results", name))
-    assert (ROOT / "results" / f"{name}.md").read_text() == markdown(recipe, parts)
+    parts = table.blocks(recipe, read_all(ROOT / "results", name))
+    assert (ROOT / "results" / f"{name}.md").read_text() == table.markdown(recipe, parts)
+    assert (ROOT / "results" / f"{name}.html").read_text() == table.page(recipe, parts)

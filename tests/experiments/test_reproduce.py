@@ -76,7 +76,7 @@ def test_published_settings_are_the_same_decay_with_four_times_the_data() -> Non
 def test_every_run_has_settings_that_fit_together(recipe: Any, scale: Any) -> None:
     runs = plan(recipe, Selection(scale, ALL))
     assert len({run.name for run in runs}) == len(runs)
-    assert all(run.settings.seed == run.seed and run.method.where for run in runs)
+    assert all(run.settings.seed == run.seed and run.method.where and run.experiment.where for run in runs)
     assert {name for e in recipe.experiments for name in e.printed} <= {run.method.name for run in runs}
 
 
@@ -242,7 +242,7 @@ def test_one_seed_has_no_error_and_another_budget_a_row_of_its_own() -> None:
     found = results_of("table1", "additive", [(0.981, 0.08, 0.01)])
     found += [result(planned("table1", "additive", "desktop", epochs=3), 0.95, 0.2, 0.03)]
     table = rows(TABLE1, TABLE1.experiments[0], "desktop", found)
-    assert [(r.epochs, len(r.results)) for r in table if r.method == "additive"] == [(3, 1), (20, 1)]
+    assert [(r.epochs, len(r.results)) for r in table if (r.method, r.source) == ("additive", "paper")] == [(3, 1), (20, 1)]
     assert line(table[0])[5] == "95.00"
 
 
@@ -320,7 +320,6 @@ def noisy(values: list[tuple[float, float, float]], by: float) -> list[tuple[flo
         (BAD_FIGURES, GOOD, "does not hold"),
         (GOOD[:2], BAD_FIGURES, "not decided"),
         (GOOD, BAD_FIGURES[:2], "not decided"),
-        ([], [], "not decided"),
         (noisy(GOOD, 0.05), noisy(BAD_FIGURES, 0.05), "not decided"),
         ([(0.98, 0.058, 0.006)] * 3, BAD_FIGURES, "does not hold"),
     ],
@@ -332,8 +331,8 @@ def test_a_verdict_needs_three_seeds_and_two_errors(ours: Any, theirs: Any, word
 
 
 def test_features_are_judged_from_results() -> None:
-    sparse = {"gini": 0.9, "localisation": 0.4, "carry_90_percent_share": 0.1}
-    dense = {"gini": 0.4, "localisation": 0.1, "carry_90_percent_share": 0.6}
+    sparse = {"feature_gini": 0.9, "localisation": 0.4, "feature_share": 0.1}
+    dense = {"feature_gini": 0.4, "localisation": 0.1, "feature_share": 0.6}
     for ours, theirs, word in ((sparse, dense, "holds"), (dense, sparse, "does not hold"), ({}, {}, "not decided")):
         found = results_of("table1", "multiplicative", GOOD, **ours) + results_of("table1", "additive", GOOD, **theirs)
         words = verdict_words(found)
@@ -347,10 +346,9 @@ def test_claims_of_table_2() -> None:
     assert (
         words["The affine rule has lower NLL and ECE than SGD: affine Laplace against SGD (paper, 8 epochs, K = 1)"] == "holds"
     )
-    heavier = [
-        w for name, w in words.items() if name.startswith("A base with heavier tails") and "affine Laplace against" in name
-    ]
-    assert heavier == ["holds"]
+    heavier = "A base with heavier tails is better calibrated: affine Laplace against affine Gaussian"
+    assert words[f"{heavier} (paper, 8 epochs, K = 1)"] == "holds"
+    assert not [name for name in words if "affine Laplace against affine Gaussian (published" in name], "nothing of it was run"
     assert sum(word != "not decided" for word in words.values()) == 2
 
 
@@ -505,11 +503,38 @@ def test_wrong_names_say_which_there_are() -> None:
         plan(TABLE2, Selection(only=("affine Laplas",)))
 
 
-def test_a_feature_without_weights_has_no_place() -> None:
+def test_a_feature_without_weights_has_no_numbers() -> None:
     images = torch.rand(4, 1, 28, 28)
-    expected = feature_numbers(images[[0, 1, 3]])["localisation"]
+    of_features = ("localisation", "feature_share", "feature_gini")
+    expected = feature_numbers(images[[0, 1, 3]])
     images[2] = 0
-    assert feature_numbers(images)["localisation"] == pytest.approx(expected)
+    found = feature_numbers(images)
+    assert [found[name] for name in of_features] == pytest.approx([expected[name] for name in of_features])
+
+
+def test_a_runaway_unit_changes_the_numbers_of_the_layer_only() -> None:
+    images = torch.randn(100, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    before = feature_numbers(images)
+    images[7] *= 1000
+    after = feature_numbers(images)
+    for name in ("localisation", "feature_share", "feature_gini"):
+        assert after[name] == pytest.approx(before[name])
+    assert after["gini"] > before["gini"] + 0.4
+    # |N(0, 1)| has the Gini index √2 − 1, and 90 % of its mass above the root of e^(−x²/2) = 0.9.
+    assert before["feature_gini"] == pytest.approx(math.sqrt(2) - 1, abs=0.01)
+    assert before["feature_share"] == pytest.approx(math.erfc(math.sqrt(-math.log(0.9))), abs=0.01)
+
+
+def test_pages_tell_all_settings_and_their_sources() -> None:
+    for recipe in RECIPES.values():
+        text = markdown(recipe, blocks(recipe, []))
+        for experiment in recipe.experiments:
+            assert f"| {experiment.where} |" in text
+            for method in experiment.methods:
+                told = [line for line in text.splitlines() if f"| {method.name} ({method.source}) |" in line]
+                mine = [line for line in told if experiment.title in line and line.endswith(f"| {method.where} |")]
+                assert len(mine) == 1
+                assert all(f"{name} {value}" in mine[0] for name, value in method.settings.items())
 
 
 # Results that differ from each other.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import torch
@@ -46,8 +47,12 @@ def window_side(side: int) -> int:
 
 
 def feature_numbers(images: Tensor) -> dict[str, Any]:
-    """Sparsity of the whole layer, and the mean localisation of its features."""
+    """Sparsity of the whole layer, and the mean sparsity and localisation of its features.
+
+    A few units with enormous weights change the layer's numbers, and not those of features.
+    """
     found = sparsity(images)
+    features = [sparsity(feature) for feature in images if bool(feature.any())]  # one of zeros has no numbers
     window = window_side(images.shape[-1])
     return {
         "weights": images.numel(),
@@ -55,7 +60,9 @@ def feature_numbers(images: Tensor) -> dict[str, Any]:
         "carry_90_percent_share": found.mass_share,
         "gini": found.gini,
         "hoyer": found.hoyer,
+        "feature_share": statistics.fmean(feature.mass_share for feature in features),
+        "feature_gini": statistics.fmean(feature.gini for feature in features),
         "window": window,
-        "localisation": float(localisation(images.abs().sum(1), window).nanmean()),  # a feature of zeros has none
+        "localisation": float(localisation(images.abs().sum(1), window).nanmean()),
         "localisation_if_flat": (window / images.shape[-1]) ** 2,
     }

@@ -41,7 +41,7 @@ class Verdict:
     evidence: str
 
 
-_FEATURES = {"higher": ("gini", "localisation"), "lower": ("carry_90_percent_share",)}
+_FEATURES = {"higher": ("feature_gini", "localisation"), "lower": ("feature_share",)}
 _BASES = ("uniform", "Gaussian", "Laplace")
 CLAIMS: dict[str, list[Claim]] = {
     "table1": [
@@ -74,19 +74,22 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
 }
 _NAMES = {
-    "nll": "NLL", "ece": "ECE", "accuracy": "accuracy", "gini": "Gini index", "localisation": "localisation",
-    "carry_90_percent_share": "share of weights with 90 % of the mass",
+    "nll": "NLL", "ece": "ECE", "accuracy": "accuracy", "feature_gini": "Gini index of a feature",
+    "localisation": "localisation", "feature_share": "share of a feature's weights with 90 % of its mass",
 }  # fmt: skip
 
 
 def verdicts(claims: Sequence[Claim], rows: Sequence[Row]) -> list[Verdict]:
-    """All claims about the rows of an experiment; both methods with settings from one place, and for as many epochs."""
+    """All claims about the rows of an experiment; both methods with settings from one place, and for as many epochs.
+
+    Pairs of which nothing was run are left out.
+    """
     found = []
     for claim in claims:
         for better, other in claim.pairs:
             for row in (row for row in rows if row.method == better):
                 against = _opponent(row, other, rows)
-                if against is not None:
+                if against is not None and any((row.results, row.failures, against.results, against.failures)):
                     found.append(_verdict(claim, row, against))
     return found
 
@@ -125,7 +128,7 @@ def _verdict(claim: Claim, row: Row, other: Row) -> Verdict:
             texts.append(f"{_NAMES[kind]} not measured")
             continue
         words.append(judge(ours, theirs, rule))
-        factor = 100 if kind in ("accuracy", "carry_90_percent_share") else 1
+        factor = 100 if kind in ("accuracy", "feature_share") else 1
         numbers = [f"{factor * mean_and_error(v)[0]:.{2 if factor == 100 else 4}f}" for v in (ours, theirs)]
         texts.append(f"{_NAMES[kind]} {numbers[0]} against {numbers[1]}: {words[-1]}")
     return Verdict(claim.text, pair, together(words), "; ".join(texts))

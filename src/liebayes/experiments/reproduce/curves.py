@@ -52,6 +52,7 @@ CURVES = Recipe(
             "mnist-mlp",
             _MNIST.title,
             _MNIST.settings,
+            _MNIST.where,
             [
                 Method("centre", "ours", CENTRE, "the authors' published command for MNIST, 3 epochs and 2 samples"),
                 *(
@@ -72,6 +73,6 @@ CURVES = Recipe(
     (
         "The centre has the settings of the authors' published command (τ = 0.006, no regulariser, 25 epochs, 32 samples) "
         "with 3 epochs and 2 samples. A row changes what it names and nothing else. R = ½δ‖θ‖²; the paper's is δ = 250.",
-        "max_step is ours: no magnitude grows or shrinks by more than a fifth in a step.",
+        "max_step is ours: the logarithm of a magnitude moves by at most 0.2 in a step.",
     ),
 )

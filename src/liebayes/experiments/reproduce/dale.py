@@ -29,6 +29,7 @@ from ...metrics import accuracy
 from ...nn import dale, mlp, unit_signs
 from ...optim import MultiplicativeBLR
 from ...posterior import Posterior
+from ..features import feature_numbers
 
 INK, RED, BLUE, GREY = "#222222", "#c8102e", "#1f5fa8", "#8c8c8c"
 FIELDS = LinearSegmentedColormap.from_list("fields", [BLUE, "#9dbfe0", "#ffffff", "#f0a79b", RED])
@@ -174,9 +175,12 @@ def draw(network: nn.Sequential, posterior: Posterior, images: Tensor, image: Te
         Line2D([], [], color=BLUE, lw=2.5, marker="o", markersize=8, label="inhibitory unit and its outgoing weights"),
     ]
     axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.575, 0.0), frameon=False, fontsize=9.5)
+    fields = feature_numbers(W1.view(-1, 1, 8, 8))
     facts = (
-        f"{small_share(W2, W3):.0%} of the hidden connections contribute\n"
-        f"less than 5 % of their layer's strongest\ntest accuracy {score:.1%}"
+        f"receptive fields: 90 % of the mass in {100 * fields['carry_90_percent_share']:.0f} % of\nthe weights, Gini index "
+        f"{fields['gini']:.2f}, localisation {fields['localisation']:.2f}\n({fields['localisation_if_flat']:.2f} if flat)\n"
+        f"{100 * small_share(W2, W3):.0f} % of the hidden connections contribute\n"
+        f"less than 5 % of their layer's strongest\ntest accuracy {100 * score:.1f} %"
     )
     axes.text(0.08, 0.075, facts, transform=axes.transAxes, fontsize=9.5, color="#555555", va="center")
     figure.subplots_adjust(0.005, 0.005, 0.995, 0.995)

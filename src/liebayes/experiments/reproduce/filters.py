@@ -1,9 +1,9 @@
 """The filter figures of Sec. 5.1: features of additive and multiplicative networks side by side, ordered by activation.
 
 A picture shows the weights of the first layer at the point estimate, as images: those 32 first that one test image excites
-most. Beside it stand numbers of the whole layer: how many weights carry 90 % of Σ|w|, the Gini index, and the localisation,
-the share of a feature's Σ|w| inside its best square window of a quarter of the side (a sixteenth of the area), averaged over
-all features.
+most, before the nonlinearity. Beside it stand numbers of the whole layer: how many weights carry 90 % of Σ|w|, the Gini index,
+and the localisation, the share of a feature's Σ|w| inside its best square window of a quarter of the side (a sixteenth of the
+area). The localisation, and the share and Gini index of a feature, are averages over all features.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def picture(name: str, title: str, sides: Sequence[Side]) -> Picture:
 def _words(numbers: dict[str, Any]) -> list[str]:
     return [
         f"90 % of the mass in {100 * numbers['carry_90_percent_share']:.0f} % of {numbers['weights']:,} weights",
-        f"Gini index {numbers['gini']:.2f}",
+        f"Gini index {numbers['feature_gini']:.2f} in a feature, {numbers['gini']:.2f} in the layer",
         f"localisation {numbers['localisation']:.2f} ({numbers['localisation_if_flat']:.2f} if flat)",
     ]
 
@@ -103,7 +103,8 @@ HEADINGS = (
     "carry 90 % of the mass",
     "share %",
     "Gini",
-    "Hoyer",
+    "of a feature: share %",
+    "Gini",
     "localisation",
     "if flat",
 )
@@ -142,8 +143,9 @@ def draw_filters(
         for side in sides:
             n = side.numbers
             figures = [f"{100 * side.accuracy:.2f}", f"{n['weights']:,}", f"{n['carry_90_percent']:,}"]
-            figures += [f"{100 * n['carry_90_percent_share']:.1f}"]
-            figures += [f"{n[key]:.3f}" for key in ("gini", "hoyer", "localisation", "localisation_if_flat")]
+            for share, gini in (("carry_90_percent_share", "gini"), ("feature_share", "feature_gini")):
+                figures += [f"{100 * n[share]:.1f}", f"{n[gini]:.3f}"]
+            figures += [f"{n[key]:.3f}" for key in ("localisation", "localisation_if_flat")]
             lines.append([f"[{name}]({path.name})", side.label, *figures])
     text = "\n".join(["# First-layer features (Sec. 5.1)", "", *_about(), "", grid(HEADINGS, lines), ""])
     write_whole(page, text)

@@ -70,6 +70,8 @@ class Experiment:
     title: str
     settings: Mapping[str, Any]
     """Those that all methods share."""
+    where: str
+    """Where those stand."""
     methods: Sequence[Method]
     printed: Mapping[str, Printed]
     """The paper's figures, by the name of the method."""

@@ -29,6 +29,8 @@ _OF_A_RUN = frozenset((
 """What may differ between two runs with the same figures; settings are compared by themselves."""
 _KEY = ("scale", "experiment", "method", "settings_from", "epochs", "mc_samples", "seed")
 """What tells one result from another."""
+_IMPLIED = {"sgd": "Dirac", "ivon": "Normal", "vogn": "Normal", "ivon-opt": "Normal"}
+"""Bases of rules that have no choice."""
 WALL = "wall.json"
 """In a run directory: the seconds its sessions took in all."""
 _OUTSIDE = {"mnist": "fashion-mnist"}
@@ -50,7 +52,7 @@ def identity(run: Planned, settings: TrainSettings) -> Result:
         "dataset": settings.dataset,
         "method": run.method.name,
         "rule": settings.rule,
-        "base": settings.base,
+        "base": settings.base or _IMPLIED.get(settings.rule),
         "settings_from": run.method.source,
         "scale": run.scale,
         "seed": run.seed,

@@ -46,10 +46,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence[Result]) -> list[Row]:
-    """All rows of an experiment: those of the recipe, run or not, and those of other budgets that were run.
-
-    Published settings that nobody has run are left out: they are an alternative, not a part of the table.
-    """
+    """All rows of an experiment: those of the recipe, run or not, and those of other budgets that were run."""
     here = [r for r in results if r["experiment"] == experiment.name and r["scale"] == scale]
     found: list[Row] = []
     for method in experiment.methods:
@@ -58,7 +55,7 @@ def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence
         budget = experiment.budgets[scale]
         asked = (given["epochs"], given["mc_samples"])
         kinds = {(r["epochs"], r["mc_samples"]) for r in own}
-        for epochs, samples in sorted(kinds | ({asked} if method.source != "published" else set())):
+        for epochs, samples in sorted(kinds | {asked}):
             these = sorted((r for r in own if (r["epochs"], r["mc_samples"]) == (epochs, samples)), key=lambda r: r["seed"])
             found.append(
                 Row(

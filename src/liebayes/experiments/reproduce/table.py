@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from .claims import CLAIMS, verdicts
 from .recipe import Figure, Recipe, Scale
@@ -70,7 +70,7 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
                     f"{experiment.name}-{scale}", f"{experiment.title}, {scale} scale", "", HEADINGS, [line(r) for r in these]
                 )
             )
-            if scale != "smoke" and any(r.results or r.failures for r in these):  # a smoke test says nothing about a method
+            if scale != "smoke":  # which says nothing about a method
                 judged += [
                     (v.claim, f"{experiment.title}: {v.pair}", v.word, v.evidence)
                     for v in verdicts(CLAIMS.get(recipe.name, []), these)
@@ -81,13 +81,31 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
         if judged:
             text = (
                 "A verdict needs three seeds on both sides, none of which diverged; figures differ if Welch's t-test says so "
-                f"at 5 %. It is about the {scale} scale, not about the paper's own runs. Experiments of which nothing was run "
+                f"at 5 %. It is about the {scale} scale, not about the paper's own runs. Pairs of which nothing was run "
                 "are left out."
             )
             found.append(
                 Block(f"claims-{scale}", f"The paper's claims, {scale} scale", text, ("claim", "where", "here", "why"), judged)
             )
-    return found
+    return [*found, _settings(recipe)]
+
+
+def _settings(recipe: Recipe) -> Block:
+    """All settings of the full protocol, with their sources; what several experiments share stands once."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for experiment in recipe.experiments:
+        shared = {k: v for k, v in experiment.settings.items() if k not in ("dataset", "model")}
+        found.setdefault(("all methods", _listed(shared), experiment.where), []).append(experiment.title)
+        for method in experiment.methods:
+            key = f"{method.name} ({method.source})", _listed(method.settings), method.where
+            found.setdefault(key, []).append(experiment.title)
+    lines = [("; ".join(titles), *key) for key, titles in found.items()]
+    text = "Of the full protocol, named as in `liebayes train`; scales shorten epochs and samples. A method's own go first."
+    return Block("settings", "Settings and their sources", text, ("experiment", "method", "settings", "source"), lines)
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def line(row: Row) -> list[str]:
@@ -145,10 +163,10 @@ def _outside(scale: Scale, found: Sequence[Row]) -> Block:
 
 
 _ABOUT = (
-    "Accuracy, NLL and ECE (20 bins) of the predictive of 32 samples on the test data: mean ± standard error over seeds, "
-    "of which “2 of 3” says that the scale asks for three. K is the number of Monte Carlo samples in training. Settings: "
-    "paper, of its appendix; published, of the authors' commands; ours. The paper's figures are of its full protocol, "
-    "whatever the scale beside them."
+    "Accuracy, NLL and ECE (20 bins) of the predictive on the test data, of 32 samples but at the smoke scale; SGD's is that "
+    "of its point. Mean ± standard error over seeds, of which “2 of 3” says that the scale asks for three. K is the number of "
+    "Monte Carlo samples in training. Settings: paper, of its appendix; published, of the authors' commands; ours. The "
+    "paper's figures are of its full protocol, whatever the scale beside them."
 )
 
 
