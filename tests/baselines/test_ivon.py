@@ -97,6 +97,35 @@ def test_the_wrapped_ivon_of_pypi_has_its_posterior() -> None:
     assert torch.equal(posterior.mean()["weight"], model.weight)
 
 
+def test_the_wrapped_ivon_of_pypi_samples_as_ours_does() -> None:
+    """Blocks and closures are the same steps; a block that fails leaves the mean in the module."""
+    pytest.importorskip("ivon")
+    ends = []
+    for in_block in (True, False):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = ivon_opt(model.parameters(), data_size=100, prior=1.0)
+
+        def loss(model: nn.Linear = model) -> Tensor:
+            value = model(torch.ones(4, 3)).square().mean()
+            value.backward()
+            return value
+
+        for _ in range(3):
+            optimizer.zero_grad()
+            if in_block:
+                with optimizer.sampled():
+                    loss()
+                optimizer.step()
+            else:
+                optimizer.step(loss)
+        ends.append(model.weight.detach().clone())
+        with pytest.raises(ZeroDivisionError), optimizer.sampled():
+            _ = 1 / int(torch.equal(model.weight, ends[-1]))  # by zero, as a sample is in the module
+        assert torch.equal(model.weight, ends[-1])
+    assert torch.equal(*ends)
+
+
 # Positive precision.
 
 

@@ -7,8 +7,9 @@ checkpoint; here both are a function of the seed and the step, so that runs resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,9 @@ def ivon_opt(
     mc_samples: int = 1,
     seed: int = 0,
 ) -> Any:
-    """An `ivon.IVON` whose `step(closure)` draws the samples, and which has `posterior(model)`; needs the package `ivon-opt`.
+    """An `ivon.IVON` with `sampled()`, `step(closure)` and `posterior(model)` of ours; needs the package `ivon-opt`.
+
+    Backward belongs in the block of `sampled()`. It has the package's behaviours otherwise (`results/behaviours.md`).
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = ivon_opt(model.parameters(), data_size=100)
@@ -59,12 +62,22 @@ def ivon_opt(
                 torch.manual_seed(generator.initial_seed())
                 return super()._sample_params()
 
-        def step(self, closure: Callable[[], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-            def at_a_sample() -> Any:
-                with self.sampled_params(train=True):
-                    return closure()
+        @contextmanager
+        def sampled(self) -> Iterator[None]:
+            mean, noise = self._sample_params()
+            try:
+                yield
+            except BaseException:  # the package's own block would leave the sample in the module
+                self._restore_param_average(False, mean, noise)
+                raise
+            self._restore_param_average(True, mean, noise)
 
-            return super().step(at_a_sample)
+        def step(self, closure: Callable[[], Any] | None = None) -> Any:
+            def at_a_sample() -> Any:
+                with self.sampled():
+                    return cast(Any, closure)()
+
+            return super().step(cast(Any, None if closure is None else at_a_sample))
 
         def state_dict(self) -> dict[str, Any]:
             return {**super().state_dict(), "current_step": self.current_step}
