@@ -27,7 +27,7 @@ OUTPUT = Path("demo-output")
 RULES = {
     "sgd": "one network, no posterior",
     "additive": "moves a base of fixed width",
-    "affine": "learns a place and a width for every weight",
+    "affine": "learns a place for every weight, and slowly a width",
     "multiplicative": "scales positive magnitudes, signs fixed",
 }
 

@@ -490,6 +490,16 @@ def test_a_pause_of_the_schedule_is_no_convergence() -> None:
     assert (q.mean - 1).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("width", [0.001, 0.003])
+def test_a_narrow_base_that_has_hardly_moved_is_no_convergence(width: float) -> None:
+    """Under `Additive` with the Fisher metric steps are as short as the base is narrow: they are judged in its widths."""
+    loss = lambda t: 0.5 * (t - 10).square().sum()  # noqa: E731
+    q = lb.fit(loss, Additive(), Normal(width), torch.zeros(2), steps=200)
+    assert q.history.stopped == "all 200 steps taken"
+    q = lb.fit(loss, Additive(), Normal(width), torch.zeros(2), metric=lb.Absorbed())
+    torch.testing.assert_close(q.mean, torch.full((2,), 10.0), rtol=0, atol=width)
+
+
 def test_three_quiet_records_are_convergence() -> None:
     q = lb.fit(lambda t: 0 * t.sum(), Additive(), Dirac(), torch.zeros(2), metric=lb.Absorbed())
     assert q.history.step == [10, 20, 30]

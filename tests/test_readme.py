@@ -29,8 +29,16 @@ def test_training_a_posterior() -> None:
     assert float(accuracy) > 0.9
 
 
+def test_a_network_with_dales_law() -> None:
+    names = run("README.md", 1)
+    assert bool((names["model"][3].weight.sign() == names["signs"]).all())
+    posterior, digits = names["optimizer"].posterior(names["model"]), names["digits"]
+    found = posterior.predict(digits.normalize(digits.test_images), samples=32).probabilities
+    assert float((found.argmax(-1) == digits.test_labels).double().mean()) > 0.9
+
+
 def test_variational_inference(capsys: pytest.CaptureFixture[str]) -> None:
-    q = run("README.md", 1)["q"]
+    q = run("README.md", 2)["q"]
     torch.testing.assert_close(q.mean["weights"], torch.tensor([1.0, -2.0, 0.5]), atol=0.08, rtol=0)
     assert float(q.mean["noise"]) == pytest.approx(0.3, abs=0.04)
     assert capsys.readouterr().out
@@ -40,6 +48,7 @@ def test_a_group_of_your_own() -> None:
     names = run("CONTRIBUTING.md", 0)
     torch.testing.assert_close(names["q"].mean, torch.full((3,), 3.0), atol=0.02, rtol=0)
     assert float(names["q"].element.log_scale.exp()) == pytest.approx(0.5, rel=0.04)
+    assert names["Spherical"]().at(torch.zeros(2, 2), 3.0).log_scale.shape == ()
 
 
 def test_a_base_of_your_own() -> None:

@@ -184,9 +184,29 @@ def test_minibatches_reach_the_same_optimum() -> None:
     H, c = quadratic(positive=False)
     p = start_near(torch.linalg.solve(H, c), 0.3)
     optimizer = lb.AffineBLR(
-        [p], 0.08 * N, data_size=N, base=Normal(0.5), prior=PRECISION, mc_samples=2, metric=Fisher(), scale_momentum=0.9,
-        max_step=0.3,
+        [p], 0.08 * N, data_size=N, scale_lr=None, base=Normal(0.5), prior=PRECISION, mc_samples=2, metric=Fisher(),
+        scale_momentum=0.9, max_step=0.3,
     )  # fmt: skip
     family = trained(optimizer, p, batch=20)
     assert_mean(family.variance, 1 / H.diagonal(), 1 / H.diagonal())
     assert_mean(p.detach(), torch.linalg.solve(H, c), 1 / H.diagonal().sqrt())
+
+
+def test_the_affine_defaults_bear_a_long_run_at_a_constant_step() -> None:
+    """Steps on b grow with the square of A: with the shift's step size for A too, this network is lost after 40 epochs."""
+    torch.manual_seed(0)
+    digits = lb.data.load("digits")
+    batches = lb.data.Batches(digits, batch_size=32)
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 10)
+    )  # fmt: skip
+    optimizer = lb.AffineBLR(model.parameters(), data_size=len(digits.train_labels))
+    for epoch in range(100):
+        for x, y in batches.epoch(epoch):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+    found = optimizer.posterior(model).predict(digits.normalize(digits.test_images), samples=32).probabilities
+    assert lb.metrics.accuracy(found, digits.test_labels) > 0.96

@@ -21,7 +21,6 @@ from .settings import DATASETS, RULES, SettingsError, TrainSettings, resolved
 _LEFT_OUT = {
     "data_dir": "the environment variable LIEBAYES_DATA, or a folder in the user's cache",
     "base": "Normal(3/√N), for multiplicative Rayleigh(1.0)",
-    "scale_lr": "lr",
     "scale_momentum": "0.99999 for ivon-opt; otherwise 0.999",
     "warmup_epochs": "5 % of the run, at most 5",
     "output": "runs/DATASET-RULE-SEED",

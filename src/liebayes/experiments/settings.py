@@ -46,7 +46,7 @@ class TrainSettings:
     lr: float | None = None
     """The step size α at its height."""
     scale_lr: float | None = None
-    """The step size of the scales (affine only)."""
+    """The step size of the scales (affine only); with the fisher metric give it that of lr."""
     momentum: float | None = None
     """β, or β₁ where there is a β₂."""
     scale_momentum: float | None = None
@@ -170,8 +170,8 @@ RULES: dict[Rule, dict[str, Any]] = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "prior_precision": 0.1, "signs": "none", "mc_samples": 1, "temperature": 0.0},
     "additive": {"lr": 1.0, "momentum": 0.9, "prior_precision": 0.1, "signs": "none", "mc_samples": 1, "metric": "absorbed",
                  "temperature": 0.0},
-    "affine": {"lr": 1.0, "momentum": 0.9, "scale_momentum": 0.999, "prior_precision": 0.1, "signs": "none", "mc_samples": 1,
-               "metric": "absorbed", "temperature": 1.0, "max_step": 0.2},
+    "affine": {"lr": 1.0, "scale_lr": 0.05, "momentum": 0.9, "scale_momentum": 0.999, "prior_precision": 0.1, "signs": "none",
+               "mc_samples": 1, "metric": "absorbed", "temperature": 1.0, "max_step": 0.2},
     "multiplicative": {"lr": 0.1, "momentum": 0.9, "prior_precision": 0.03, "signs": "plus-minus", "mc_samples": 2,
                        "metric": "adaptive", "temperature": 0.01, "max_step": 0.2, "base": "Rayleigh(1.0)"},
     # Step sizes, momenta and damping of the next two are those of the paper's table, chosen there for ResNet-20 over 180

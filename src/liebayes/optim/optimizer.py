@@ -48,7 +48,8 @@ class LieGroupBLR(Optimizer):
         base: the base distribution, in the units of the parameters.
         lr: the step size α.
         data_size: N, the number of training data; the entropy and the prior count 1/N of the mean loss.
-        scale_lr: the step size of everything that is not a shift; kept as a multiple of `lr`, so that schedulers move both.
+        scale_lr: the step size of everything that is not a shift, `lr` by default; kept as a multiple of `lr`, so that
+            schedulers move both.
         temperature: τ.
         momentum: β, for affine groups the β₁ of the shift.
         scale_momentum: the β₂ of everything else; `momentum` by default.

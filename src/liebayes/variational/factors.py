@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -81,6 +83,22 @@ class Factor:
         if self.by_samples:
             return differential_by_samples(self.group, self.base, self.identity, epsilon, gradient, temperature)
         return differential(self.group, self.identity, epsilon, gradient, temperature)
+
+    def size(self, X: Any) -> float:
+        """The largest coordinate of a direction: of the logarithm of a scale, or of a shift in widths of the base."""
+        blocks = blocks_of(X)
+        names = getattr(X, "_fields", [""] * len(blocks))
+        sizes = [float(block.abs().max()) if block.numel() else 0.0 for block in blocks]
+        return max(size / self.width if name == "shift" else size for name, size in zip(names, sizes, strict=True))
+
+    @functools.cached_property
+    def width(self) -> float:
+        """The standard deviation of the base, or 1 where it has none."""
+        try:
+            variance = self.base.variance
+        except ValueError:
+            return 1.0
+        return math.sqrt(variance) if 0 < variance < math.inf else 1.0
 
     def by_block(self, shift: float | None, other: float | None) -> Any:
         """A setting of the update: one number, or one for the shift and another for the other blocks."""

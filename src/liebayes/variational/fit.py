@@ -91,7 +91,9 @@ def fit(
         metric: `Fisher()` by default: the natural gradient, which needs no step sizes tuned for each problem.
             Bases without a Fisher metric need `Absorbed()` or `Adaptive()`.
         lr: the step size α on KL(q ‖ p_τ) = (E_q[loss] − τ·H)/τ. With the Fisher metric the distance to the optimum
-            shrinks by about 1 − α in a step, whatever the problem.
+            shrinks by about 1 − α in a step, whatever the problem, once the widths are those of the optimum. A group that
+            cannot change widths, `Additive`, takes steps of α times the base's variance: give it `metric=Absorbed()` where
+            the base is narrow.
         scale_lr: another step size for everything that is not a shift; `lr` by default.
         momentum: β. None by default: the falling step size averages the samples already.
         max_step: the bound on one step in the algebra: half a unit of log-scale, or half a width; None for no bounds.
@@ -104,7 +106,8 @@ def fit(
         schedule: a factor on the step sizes: "cosine" (to zero), "linear", "constant", or a function of the fraction done.
         entropy: how the entropy's gradient is taken: "exact", or at the "samples", without variance where the target is in
             the family; "auto" takes samples where the base is smooth.
-        tolerance: stop when no coordinate of the step is larger than this at three recorded steps in a row.
+        tolerance: stop when no coordinate of the step is larger than this at three recorded steps in a row: of the logarithm
+            of a scale, or of a shift in widths.
         vectorize: use `torch.func.vmap` over samples. Switch it off for losses that branch on values.
         seed: fixes all noise.
         record_every: steps between entries of the history.
@@ -248,8 +251,7 @@ class _Run:
 
     def converged(self, tolerance: float) -> bool:
         """By steps of full size: a schedule that ends at 0 makes every step small, whatever is left to do."""
-        blocks = [block for move in self.last for block in blocks_of(move.direction) if block.numel()]
-        largest = self.rate * max((float(block.abs().max()) for block in blocks), default=0.0)
+        largest = self.rate * max(factor.size(move.direction) for factor, move in zip(self.factors, self.last, strict=True))
         self.quiet = self.quiet + 1 if largest < tolerance else 0
         if self.quiet == 3:
             self.history.stopped = f"converged: no coordinate moves by more than {tolerance:g} at the full step size"

@@ -37,8 +37,8 @@ _PUBLISHED = "the authors' published command for CIFAR-10 with a Gaussian base; 
 
 _ADDITIVE: dict[str, Any] = {"rule": "additive", "lr": 0.1, "momentum": 0.8, "metric": "absorbed"}
 _AFFINE: dict[str, Any] = {
-    "rule": "affine", "lr": 1.0, "momentum": 0.8, "scale_momentum": 0.999, "temperature": 1.0, "metric": "absorbed",
-    "max_step": 0.2,
+    "rule": "affine", "lr": 1.0, "scale_lr": 1.0, "momentum": 0.8, "scale_momentum": 0.999, "temperature": 1.0,
+    "metric": "absorbed", "max_step": 0.2,
 }  # fmt: skip
 _SGD: dict[str, Any] = {"rule": "sgd", "lr": 0.1, "momentum": 0.8}
 
