@@ -291,3 +291,34 @@ def test_a_pickle_of_the_kernels_noise_needs_the_kernel(monkeypatch: pytest.Monk
     monkeypatch.setattr(native, "available", lambda: False)
     with pytest.raises(ValueError, match=r'noise "xoshiro" is drawn by the native kernel, which is not here'):
         pickle.loads(content)
+
+
+# Settings that are refused.
+
+
+@pytest.mark.parametrize("key", ["mc_samples", "seed", "noise", "nonfinite", "foreach", "parallel", "process_group"])
+def test_options_of_the_optimizer_are_no_options_of_a_parameter_group(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key}=2, but {key} belongs to the whole optimizer"):
+        KINDS["affine"]([{"params": network().parameters(), key: 2}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "meant"),
+    [("affine", "temprature", "temperature"), ("additive", "mc_sample", "mc_samples"), ("ivon", "dampin", "damping")],
+)
+def test_a_misspelt_option_of_a_parameter_group_is_refused(kind: str, key: str, meant: str) -> None:
+    optimizer = KINDS[kind]([nn.Parameter(torch.ones(2))])
+    with pytest.raises(ValueError, match=f"'{key}', which is no option.*Did you mean '{meant}'"):
+        optimizer.add_param_group({"params": network().parameters(), key: 2})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_parameter_group_may_have_keys_of_its_own(kind: str) -> None:
+    """Names, and what schedulers, other optimizers and trainers write."""
+    own = "kind name initial_lr max_lr min_lr base_lr swa_lr base_momentum max_momentum lr_scale weight_decay fused betas eps"
+    optimizer = KINDS[kind]([{"params": network().parameters(), **dict.fromkeys(own.split(), 1)}])
+    assert optimizer.param_groups[0]["lr_scale"] == 1
+    if kind != "ivon":  # which refuses a base, also its own
+        copied = {**optimizer.param_groups[0], "params": [nn.Parameter(torch.ones(2))], "initial_scale": 1.0, "scale_lr": None}
+        optimizer.add_param_group(copied)

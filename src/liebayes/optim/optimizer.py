@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -42,8 +42,9 @@ class LieGroupBLR(Optimizer):
     additive and affine groups, the mean g·E[ε] of the multiplicative group.
 
     Args:
-        params: parameters, or dictionaries of them with settings of their own: groups, bases and every other option may
-            differ from one to the next, which is the Cartesian product of Sec. 3.1.
+        params: parameters, or dictionaries of them with settings of their own: groups, bases and all options up to
+            `initial_scale`, but for `mc_samples`, and `maximize` may differ from one to the next, which is the Cartesian
+            product of Sec. 3.1. The other options belong to the whole optimizer.
         group: the Lie group that moves the base.
         base: the base distribution, in the units of the parameters.
         lr: the step size α.
@@ -138,6 +139,9 @@ class LieGroupBLR(Optimizer):
         )
         self.noise: Source = choose_source(noise, self._trained())
 
+    _own_defaults: Mapping[str, Any] = {}
+    """Options of parameter groups that a rule has beside those of this class."""
+
     # What a step does to a bucket. The baselines share this protocol with other formulas.
     _start_state = staticmethod(reference.start_state)
     _covector = staticmethod(reference.covector)
@@ -176,7 +180,7 @@ class LieGroupBLR(Optimizer):
         self._refuse_inside("Parameters cannot be added")
         super().add_param_group(param_group)
         try:
-            prepare(self.param_groups[-1])
+            prepare(self.param_groups[-1], {*self.defaults, *self._own_defaults})
         except Exception:
             self.param_groups.pop()
             raise

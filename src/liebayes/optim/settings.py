@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Literal, TypedDict
 
@@ -38,8 +39,16 @@ OBJECTS = ("group", "base", "metric", "prior")
 """Settings that are objects: a checkpoint holds their text, and the optimizer that loads it must have the same."""
 
 
-def prepare(settings: dict[str, Any]) -> None:
-    """Checks a new parameter group and brings its settings into the form the optimizer uses."""
+OF_THE_OPTIMIZER = ("mc_samples", "seed", "noise", "nonfinite", "foreach", "parallel", "process_group")
+"""Options that all parameter groups share."""
+
+
+def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
+    """Checks a new parameter group and brings its settings into the form the optimizer uses.
+
+    `options` are those that a group may have of its own.
+    """
+    _require_known(settings, options)
     _require_numbers(settings)
     group, base = settings["group"], settings["base"]
     if isinstance(group, Product) or not isinstance(group, LieGroup):
@@ -106,6 +115,23 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
         value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require_known(settings: dict[str, Any], options: Collection[str]) -> None:
+    """Refuses keys that would have no effect. Others, such as names and what schedulers keep, are the user's own."""
+    for key in settings:
+        if key in OF_THE_OPTIMIZER:
+            raise ValueError(
+                f"A parameter group has {key}={settings[key]!r}, but {key} belongs to the whole optimizer. Pass it there, "
+                "beside the parameter groups."
+            )
+        # What schedulers write is less like an option than this: base_momentum is 0.81 of scale_momentum.
+        close = [] if key in options else difflib.get_close_matches(key, [*options, *OF_THE_OPTIMIZER], 1, cutoff=0.82)
+        if close:
+            raise ValueError(
+                f"A parameter group has the key {key!r}, which is no option and would have no effect. Did you mean "
+                f"{close[0]!r}? Give a key of your own a name less like it."
+            )
 
 
 def _require_numbers(settings: dict[str, Any]) -> None:
