@@ -12,10 +12,9 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor
 
-from ..bases import Base
 from ..groups import LieGroup, Product
-from ..rule import Metric
-from ..rule.family import require_fit
+from ..rule.family import require_base, require_fit, require_group
+from ..rule.metric import require_metric
 from .layout import layout_for
 from .noise import Source
 from .sharding import require_shardable
@@ -51,15 +50,14 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
     _require_known(settings, options)
     _require_numbers(settings)
     group, base = settings["group"], settings["base"]
-    if isinstance(group, Product) or not isinstance(group, LieGroup):
+    require_group(group)
+    if isinstance(group, Product):
         raise ValueError(
             f"A parameter group has one Lie group, but got {group!r}. The product of several is several parameter groups: "
             '[{"params": ..., "group": ..., "base": ...}, ...].'
         )
-    if not isinstance(base, Base):
-        raise ValueError(f"A base distribution was expected, but got {base!r}. Take one of liebayes.bases.")
-    if not isinstance(settings["metric"], Metric):
-        raise ValueError(f"metric must be Absorbed(), Fisher() or Adaptive(), but got {settings['metric']!r}.")
+    require_base(base)
+    require_metric(settings["metric"])
     settings["base"] = base = base.scaled(settings.pop("initial_scale"))
     require_fit(group, base)
     settings["metric"].on(group, base, group.identity(torch.ones(2)))  # a pair without a metric is refused before any step
@@ -92,8 +90,9 @@ def require_parameter(name: str, p: Tensor, group: LieGroup[Any]) -> None:
         raise ValueError(f"{what} is sparse ({p.layout}). Give a dense parameter.")
     if group.positive and not bool((p > 0).all()):
         raise ValueError(
-            f"{what} has values that are not positive, but {group} acts on positive numbers. Convert the network with a sign "
-            "constraint (weight = w⁺ − w⁻, or fixed signs), so that it has positive magnitudes, or use AffineBLR."
+            f"{what} has values that are not positive, but {group} acts on positive numbers. Convert the network by a sign "
+            "constraint, liebayes.nn.plus_minus, dale or fixed_sign, so that it has positive magnitudes; if it is converted, "
+            "liebayes.nn.parameter_groups gives what it has beside them (norms) another group. Or use AffineBLR."
         )
 
 
@@ -115,6 +114,23 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
         value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def require_data_size(settings: dict[str, Any]) -> None:
+    """The check of N, which bases by default are made of before there is a parameter group."""
+    if not (is_number(settings, "data_size") and settings["data_size"] >= 1):
+        raise ValueError(
+            f"data_size must be the number of training data, at least 1, but got {settings['data_size']!r}. Pass a number, "
+            "such as len(training_set)."
+        )
+
+
+def whole_number(name: str, value: Any, expected: str = "a whole number", least: float = -math.inf) -> int:
+    """An option of the optimizer that is a whole number."""
+    given = {name: value}
+    if not is_number(given, name) or int(given[name]) != given[name] or given[name] < least:
+        raise ValueError(f"{name} must be {expected}, but got {value!r}.")
+    return int(given[name])
 
 
 def _require_known(settings: dict[str, Any], options: Collection[str]) -> None:
@@ -141,7 +157,7 @@ def _require_numbers(settings: dict[str, Any]) -> None:
 
     number = partial(is_number, settings)
     require("lr", number("lr") and settings["lr"] >= 0, "zero or positive")
-    require("data_size", number("data_size") and settings["data_size"] >= 1, "the number of training data, at least 1")
+    require_data_size(settings)
     require("temperature", number("temperature") and settings["temperature"] >= 0, "zero or positive")
     require("momentum", number("momentum") and 0 <= settings["momentum"] < 1, "in [0, 1)")
     require("initial_scale", number("initial_scale") and settings["initial_scale"] > 0, "positive")
