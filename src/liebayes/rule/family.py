@@ -98,6 +98,10 @@ class Family(Generic[E]):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log q_g(θ) = log q₀(g⁻¹·θ) − log |det ∂(g·ε)/∂ε|, one value per sample (Eq. 3)."""
+        event = self.event_shape
+        if not isinstance(theta, Tensor) or theta.shape[max(theta.ndim - len(event), 0) :] != event:
+            came = f"the shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
+            raise ValueError(f"log_prob needs a tensor whose last dimensions are {tuple(event)}, one θ, but got {came}.")
         epsilon = self.group.act_inverse(self.element, theta)
         return self._total(self.base.log_prob(epsilon)) - self.group.log_jacobian(self.element, epsilon)
 
