@@ -103,11 +103,10 @@ def test_density_of_correlated_gaussians(group: Affine | TriangularAffine) -> No
 
 
 @pytest.mark.parametrize("group", [Additive(), DiagonalAffine(), TriangularAffine(), Affine()], ids=str)
-@pytest.mark.parametrize("theta", [torch.ones(2), torch.ones(3, 2), torch.ones(()), torch.ones(5, 1), [1.0] * 3], ids=str)
-def test_points_of_another_shape_have_no_density(group: Any, theta: Any) -> None:
-    came = re.escape(f"the shape {tuple(theta.shape)}") if isinstance(theta, torch.Tensor) else "a list"
-    with pytest.raises(ValueError, match=rf"last dimensions are \(3,\), one θ, but got {came}"):
-        Family(group, Normal(), group.at(torch.ones(3))).log_prob(theta)
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (), (5, 1)], ids=str)
+def test_points_of_another_shape_have_no_density(group: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"last dimensions are \(3,\), one θ, but got the shape {re.escape(str(shape))}"):
+        Family(group, Normal(), group.at(torch.ones(3))).log_prob(torch.ones(shape))
 
 
 def test_a_point_outside_the_support_has_no_density() -> None:
