@@ -76,10 +76,12 @@ def test_structures_that_do_not_fit_a_product() -> None:
     by_place, by_name = Product(Additive(), Additive()), Product(a=Additive(), b=Additive())
     refused("tuple of 2 parts", "3 parts", group=by_place, start=(torch.zeros(2),) * 3)
     refused("tuple of 2 parts", "Tensor", group=by_place, start=torch.zeros(2))
-    refused("tuple of 2 parts", "1 parts", group=by_place, base=(Normal(),), start=(torch.zeros(2),) * 2)
-    refused("keys ['a', 'b']", "['a', 'c']", group=by_name, start={"a": torch.zeros(2), "c": torch.zeros(2)})
+    refused("the base", "tuple of 2 parts", "1 parts", group=by_place, base=(Normal(),), start=(torch.zeros(2),) * 2)
+    wrong = {"a": torch.zeros(2), "c": torch.zeros(2)}
+    refused("the start of a Product", "keys ['a', 'b']", "['a', 'c']", group=by_name, start=wrong)
     refused("keys ['a', 'b']", "tuple", group=by_name, start=(torch.zeros(2),) * 2)
-    refused("keys ['a', 'b']", "['a']", group=by_name, base={"a": Normal()}, start={"a": torch.zeros(2), "b": torch.zeros(2)})
+    right = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    refused("the base of a Product", "keys ['a', 'b']", "['a']", group=by_name, base={"a": Normal()}, start=right)
 
 
 def test_product_with_a_wrong_base_names_the_part() -> None:
@@ -121,8 +123,16 @@ def test_element_of_another_group() -> None:
 
 def test_what_is_no_group_or_no_base() -> None:
     refused("A group was expected", "DiagonalAffine", "Pass an instance", group=DiagonalAffine)
-    refused("A base distribution was expected", "liebayes.bases", base=torch.distributions.Normal(0.0, 1.0))
-    refused("A base distribution was expected", base=Normal)
+    distribution = torch.distributions.Normal(0.0, 1.0)
+    refused("A base distribution was expected", "liebayes.bases.from_distribution", base=distribution)
+    refused("A base distribution was expected", "Pass an instance", base=Normal)
+    refused("A base distribution was expected", "liebayes.bases.parse", base="Normal()")
+
+
+@pytest.mark.parametrize("start", [None, "0", [None], object()], ids=["None", "text", "list", "object"])
+def test_what_is_no_start(start: Any) -> None:
+    with pytest.raises(ValueError, match=r"start must be a point, such as .* or an element of DiagonalAffine"):
+        lb.fit(bowl, DiagonalAffine(), Normal(), start)
 
 
 # Settings.
@@ -149,6 +159,18 @@ def test_what_is_no_group_or_no_base() -> None:
         ("schedule", "cosin", ("schedule", "constant, cosine, linear", "'cosin'")),
         ("entropy", "sampled", ("entropy", "auto, exact, samples", "'sampled'")),
         ("tempering", "prior", ("tempering", "entropy, kl", "'prior'")),
+        ("samples", "16", ("samples must be a number", "'16'")),
+        ("lr", "0.1", ("lr must be a number", "'0.1'")),
+        ("lr", None, ("lr must be a number", "None")),
+        ("momentum", None, ("momentum must be a number", "None")),
+        ("tolerance", None, ("tolerance must be a number", "None")),
+        ("seed", None, ("seed must be a number", "None")),
+        ("seed", 0.5, ("seed must be a whole number", "0.5")),
+        ("schedule", None, ("schedule must be a function", "None")),
+        ("regulariser", 3, ("regulariser must be a function", "3")),
+        ("loss", torch.ones(()), ("loss must be a function", "tensor(1.)")),
+        ("metric", "fisher", ("metric must be an instance", "Fisher()", "'fisher'")),
+        ("metric", lb.Fisher, ("metric must be an instance", "Fisher()")),
     ],
 )
 def test_settings(name: str, value: Any, words: tuple[str, ...]) -> None:
@@ -235,6 +257,11 @@ def test_loss_that_cannot_be_vectorised() -> None:
     refused("vectorised", "vectorize=False", loss=lambda t: torch.zeros(t.shape).add_(t).sum())
     recurrent = torch.nn.LSTM(1, 1)
     refused("vectorised", "vectorize=False", loss=lambda t: recurrent(t.reshape(-1, 1, 1))[0].sum())
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_loss_that_writes_into_its_argument(vectorize: bool) -> None:
+    refused("loss writes into θ", "θ.clone()", loss=lambda t: t.mul_(2).sum(), vectorize=vectorize)
 
 
 def test_loss_of_shape_one_is_a_number() -> None:

@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_
 from torch import Tensor
 
 from liebayes import metrics
+from liebayes.prediction import ClassPrediction
 
 
 def drawn(n: int = 200, classes: int = 5, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -220,6 +221,9 @@ def bad(p: Any = None, y: Any = None) -> dict[str, Any]:
     ("arguments", "message"),
     [
         (bad(p=torch.rand(6)), "inputs, classes"),
+        (bad(p=ClassPrediction(*torch.rand(3, 6))), r"a ClassPrediction\. Pass its \.probabilities"),
+        (bad(p=[[0.5, 0.5]]), r"a list\. Use torch\.as_tensor"),
+        (bad(y=[0] * 6), r"labels must be a tensor, but got a list"),
         (bad(p=torch.ones(6, 1)), "two classes"),
         (bad(p=torch.ones(0, 3), y=torch.ones(0, dtype=torch.long)), "at least one input"),
         (bad(p=torch.randn(6, 3)), "softmax"),

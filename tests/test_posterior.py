@@ -4,6 +4,7 @@ import json
 import math
 import os
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -515,6 +516,14 @@ def test_predictions_refuse_what_they_cannot_do() -> None:
         (lambda: posterior.predict([]), "no batch"),
         (lambda: posterior.predict(X, batch_size=0), "batch_size must be at least 1"),
         (lambda: posterior.predict((X, X)), "but is a tuple"),
+        (lambda: posterior.predict(X.split(5)), r"but is a tuple.*list\(\.\.\.\)"),
+        (lambda: posterior.recompute_statistics(X.split(5)), r"but is a tuple.*list\(\.\.\.\)"),
+        (lambda: posterior.predict(X.numpy()), r"but is a ndarray.*torch\.as_tensor"),
+        (lambda: posterior.predict([X.numpy()]), r"torch\.as_tensor"),
+        (lambda: posterior.predict(X, samples=None), "samples must be a whole number.*None"),  # type: ignore[arg-type]
+        (lambda: posterior.predict(X, batch_size="3"), "batch_size must be at least 1, but got '3'"),  # type: ignore[arg-type]
+        (lambda: posterior.log_prob({**posterior.sample(), "first.bias": torch.ones(7)}), r"\(4,\) for first\.bias.*\(7,\)"),
+        (lambda: posterior.log_prob({**posterior.sample(), "first.bias": 1.0}), "for first.bias, but got float"),
         (lambda: posterior.predict({"x": X}), "but is a dict"),
         (lambda: posterior.predict(None), "but is a NoneType"),
         (lambda: posterior.predict([(X, X, Y)]), "but has: Tensor, Tensor, Tensor"),
@@ -722,6 +731,19 @@ def test_files_that_are_not_posteriors(tmp_path: Path) -> None:
         Posterior.load(path, Net())
 
 
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=r"is a directory\. Give the file"):
+        Posterior.load(tmp_path, Net())
+
+
+def test_without_safetensors_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    posterior = posterior_of(Net())
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    for call in (posterior.save, lambda path: Posterior.load(path, Net())):
+        with pytest.raises(ImportError, match=r"pip install 'liebayes\[files\]'"):
+            call(tmp_path / "q.safetensors")
+
+
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.safetensors"
     posterior_of(Net()).save(path)
@@ -744,8 +766,8 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
     cases: list[tuple[Callable[[], nn.Module], str]] = [
         (lambda: Net(outputs=5), r"module\.weight.*\(5, 4\)"),
         (lambda: nn.Linear(4, 3), r"first\.weight"),
-        (without_buffers, r"norm\.num_batches_tracked.*None in the model"),
-        (more_frozen, r"extra\.bias.*None there"),
+        (without_buffers, r"norm\.num_batches_tracked.*is missing in the model"),
+        (more_frozen, r"extra\.bias.* is missing there, and has the shape \(2,\) in the model"),
         (other_statistics, r"norm\.running_mean.*\(7,\)"),
     ]
     for build, message in cases:

@@ -209,6 +209,9 @@ def localisation(maps: Tensor, window: int) -> Tensor:
 
 
 def _checked_probabilities(probabilities: Tensor) -> Tensor:
+    if not isinstance(probabilities, Tensor):
+        way = "Pass its .probabilities." if hasattr(probabilities, "probabilities") else "Use torch.as_tensor."
+        raise ValueError(f"probabilities must be a tensor, but got a {type(probabilities).__name__}. {way}")
     if probabilities.ndim != 2 or probabilities.shape[0] == 0 or probabilities.shape[1] < 2:
         raise ValueError(
             "probabilities must have the shape (inputs, classes), with at least one input and two classes, "
@@ -231,6 +234,8 @@ def _checked_probabilities(probabilities: Tensor) -> Tensor:
 
 def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     p = _checked_probabilities(probabilities)
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels must be a tensor, but got a {type(labels).__name__}. Use torch.as_tensor.")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
         raise ValueError(f"labels must be integers, the numbers of classes, but got {labels.dtype}.")
     if labels.shape != p.shape[:1]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, SupportsFloat, overload
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,13 @@ class Posterior:
         missing = sorted(set(self.families) - set(weights))
         if missing:
             raise ValueError(f"log_prob needs a tensor for every trained parameter, but these are missing: {missing}.")
+        for name, family in self.families.items():
+            came = tuple(weights[name].shape) if isinstance(weights[name], Tensor) else type(weights[name]).__name__
+            if came != family.event_shape:
+                raise ValueError(
+                    f"log_prob needs a tensor of shape {tuple(family.event_shape)} for {name}, but got {came}. Pass one set "
+                    "of weights, such as sample() gives."
+                )
         return torch.stack([family.log_prob(weights[name].to(family.dtype)) for name, family in self.families.items()]).sum()
 
     def as_distribution(self) -> dict[str, Distribution]:
@@ -151,8 +158,9 @@ class Posterior:
         """
         if task not in ("classification", "regression"):
             raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
-        if int(samples) != samples or samples < 0:
-            raise ValueError(f"samples must be a whole number, 0 for the point estimate, but got {samples}.")
+        if not (isinstance(samples, SupportsFloat) and float(samples).is_integer() and samples >= 0):
+            raise ValueError(f"samples must be a whole number, 0 for the point estimate, but got {samples!r}.")
+        samples = int(samples)
         _refuse_sharded(self.model)
         first = next(iter(self.families.values()))
         generator = torch.Generator(device=first.device).manual_seed(seed)
@@ -202,6 +210,7 @@ class Posterior:
 
         The file appears whole or not at all.
         """
+        _require_safetensors()
         from safetensors.torch import save_file
 
         from . import __version__
@@ -234,8 +243,11 @@ class Posterior:
         bases: Iterable[Base] = (),
     ) -> Posterior:
         """Reads a posterior for a module of the same architecture. Groups and bases of the user's own are passed along."""
+        _require_safetensors()
         from safetensors import SafetensorError, safe_open
 
+        if os.path.isdir(path):
+            raise IsADirectoryError(f"{path} is a directory. Give the file that save() has written.")
         known_groups = {repr(group): group for group in [*_library_groups(), *groups]}
         known_bases = {repr(base): base for base in bases}
         try:
@@ -274,11 +286,14 @@ class Posterior:
         for kind_name, store in (("fixed", posterior.fixed), ("buffer", posterior.buffers)):
             stored = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{kind_name}/")}
             for name in sorted({*store, *stored}):
-                shapes = [tuple(values[name].shape) if name in values else None for values in (stored, store)]
-                if shapes[0] != shapes[1]:
+                there, here = (
+                    f"has the shape {tuple(values[name].shape)}" if name in values else "is missing"
+                    for values in (stored, store)
+                )
+                if there != here:
                     raise ValueError(
-                        f"{path} was saved from another architecture: {name} ({kind_name}) has the shape {shapes[0]} there, "
-                        f"and {shapes[1]} in the model."
+                        f"{path} was saved from another architecture: {name} ({kind_name}) {there} there, and {here} in the "
+                        "model."
                     )
                 store[name] = stored[name].to(store[name])
         return posterior
@@ -307,6 +322,13 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _whole(t: Tensor) -> Tensor:
     return t.full_tensor() if hasattr(t, "full_tensor") else t  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _require_safetensors() -> None:
+    try:
+        import safetensors  # noqa: F401
+    except ImportError as error:
+        raise ImportError("Files of posteriors need safetensors: pip install 'liebayes[files]'") from error
 
 
 def _refuse_sharded(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -244,17 +245,21 @@ def _tensor(output: Any, what: str) -> Tensor:
 
 def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> Iterator[Tensor]:
     """Batches of inputs; of a batch with targets, the inputs. At least one."""
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
+    if batch_size is not None and not (isinstance(batch_size, numbers.Integral) and batch_size >= 1):
+        raise ValueError(f"batch_size must be at least 1, but got {batch_size!r}.")
     if isinstance(inputs, Tensor):
         if len(inputs) == 0:
             raise ValueError("There is nothing to predict: inputs is empty.")
         yield from inputs.to(device).split(batch_size or len(inputs))
         return
-    if isinstance(inputs, (tuple, Mapping)) or not isinstance(inputs, Iterable):
+    array = hasattr(inputs, "__array__")
+    if array or isinstance(inputs, (tuple, Mapping)) or not isinstance(inputs, Iterable):
+        way = "Wrap a model that takes several inputs into one that takes them as one tensor."
+        if isinstance(inputs, tuple):  # batches, as split gives them, or several inputs of one model
+            way = f"Make a list of batches: list(...). {way}"
         raise ValueError(
             f"inputs must be one tensor, or an iterable of batches such as a DataLoader, but is a {type(inputs).__name__}. "
-            "Wrap a model that takes several inputs into one that takes them as one tensor."
+            f"{'Make it a tensor: torch.as_tensor(...).' if array else way}"
         )
     empty = True
     for batch in inputs:
@@ -263,8 +268,8 @@ def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> 
         if not members or len(members) > 2 or not isinstance(members[0], Tensor):
             kinds = ", ".join(type(member).__name__ for member in members)
             raise ValueError(
-                f"A batch must be a tensor of inputs, or a pair of inputs and targets, but has: {kinds}. A model is called "
-                "with one tensor: wrap one that takes several inputs."
+                f"A batch must be a tensor of inputs, or a pair of inputs and targets, but has: {kinds}. Of an array make a "
+                "tensor: torch.as_tensor(...). A model is called with one tensor: wrap one that takes several inputs."
             )
         yield members[0].to(device)
     if empty:

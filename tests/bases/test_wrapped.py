@@ -1,6 +1,7 @@
 """torch.distributions as bases, and a base of a user's own."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -78,9 +79,11 @@ def test_edges_are_refused_by_name() -> None:
         (distributions.Normal(torch.zeros(2), torch.ones(2)), "univariate"),
         (distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)), "univariate"),
         (distributions.Poisson(number(1.0)), "discrete"),
+        (distributions.Normal, "takes an instance .* but got <class"),
+        ("normal", "takes an instance .* but got 'normal'"),
     ],
 )
-def test_what_is_no_base(distribution: distributions.Distribution, message: str) -> None:
+def test_what_is_no_base(distribution: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_distribution(distribution)
 

@@ -237,6 +237,7 @@ def test_tensors() -> None:
     ("arguments", "words"),
     [
         ({"batch_size": 0}, "positive multiple"),
+        ({"batch_size": "5"}, "positive multiple .* not '5'"),
         ({"batch_size": 5, "world_size": 2}, "multiple of world_size 2, not 5"),
         ({"batch_size": 4, "world_size": 2, "rank": 2}, "rank 2 of 2"),
         ({"batch_size": 4, "world_size": 0}, "rank 0 of 0"),
@@ -260,6 +261,9 @@ def test_more_settings_that_make_no_sense() -> None:
         batches.epoch(-1)
     with pytest.raises(ValueError, match="3 inputs, but 2 targets"):
         Batches((torch.zeros(3, 1), torch.zeros(2)), 1)
+    for bad in ("digits", torch.zeros(2, 3), (torch.zeros(3, 1).numpy(), torch.zeros(3))):
+        with pytest.raises(ValueError, match=f"a Dataset, such as .* not a {type(bad).__name__}"):
+            Batches(bad, 3)  # pyright: ignore
     with pytest.raises(ValueError, match="0 images make no batch"):
         Batches((torch.zeros(0, 1), torch.zeros(0)), 1)
 

@@ -376,6 +376,8 @@ def test_settings_are_checked() -> None:
         (lambda m: plus_minus(m, offset=0.0), "offset"),
         (lambda m: fixed_sign(m, smallest=-1.0), "smallest"),
         (lambda m: dale(m, 1.2), "excitatory_fraction"),
+        (lambda m: dale(m, "0.8"), "excitatory_fraction .* got '0.8'"),
+        (lambda m: plus_minus(m, offset="1"), "offset .* got '1'"),
         (lambda m: dale(m, inputs="none"), "inputs"),
         (lambda m: dale(m, initialisation="xavier"), "initialisation"),
         (lambda m: dale(m, input_layers=["7"]), "input_layers .* 7"),

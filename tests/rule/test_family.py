@@ -1,6 +1,7 @@
 """The family q_g = π(g)q₀: density, entropy, moments, KL divergence and tangents (3.2, A.1, A.4, A.5)."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,13 @@ def test_density_of_correlated_gaussians(group: Affine | TriangularAffine) -> No
     theta = q.sample((6,), torch.Generator().manual_seed(0))
     torch.testing.assert_close(q.log_prob(theta), expected.log_prob(theta))
     torch.testing.assert_close(q.entropy(), expected.entropy())
+
+
+@pytest.mark.parametrize("group", [Additive(), DiagonalAffine(), TriangularAffine(), Affine()], ids=str)
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (), (5, 1)], ids=str)
+def test_points_of_another_shape_have_no_density(group: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"last dimensions are \(3,\), one θ, but got the shape {re.escape(str(shape))}"):
+        Family(group, Normal(), group.at(torch.ones(3))).log_prob(torch.ones(shape))
 
 
 def test_a_point_outside_the_support_has_no_density() -> None:

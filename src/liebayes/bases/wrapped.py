@@ -70,6 +70,11 @@ def from_distribution(distribution: Distribution) -> Base:
     >>> round(base.mean, 6), round(base.fisher_scale, 6)
     (3.0, 3.0)
     """
+    if not isinstance(distribution, Distribution):
+        raise ValueError(
+            f"from_distribution takes an instance of a torch.distributions class, such as Gamma(3.0, 1.0), but got "
+            f"{distribution!r}."
+        )
     if distribution.batch_shape or distribution.event_shape:
         raise ValueError(
             f"A base is univariate, but {distribution} has batch shape {tuple(distribution.batch_shape)} and event shape "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 from collections.abc import Iterator
 
 import torch
@@ -62,8 +63,13 @@ class Batches:
             images, labels = data.split(split)
             mean, std = data.mean, data.std
             augmentation = data.augmentation if augment and split == "train" else None
-        else:
+        elif isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
             images, labels = data
+        else:
+            raise ValueError(
+                "data must be a Dataset, such as liebayes.data.load('digits'), or a pair of tensors (inputs, targets), "
+                f"not a {type(data).__name__}"
+            )
         self.images: Tensor = images
         self.labels: Tensor = labels
         self.mean: tuple[float, ...] = mean
@@ -73,10 +79,10 @@ class Batches:
             raise ValueError(f"there are {len(self.images)} inputs, but {len(self.labels)} targets")
         if world_size < 1 or not 0 <= rank < world_size:
             raise ValueError(f"rank must be from 0 to world_size − 1, not rank {rank} of {world_size}")
-        if batch_size < 1 or batch_size % world_size:
+        if not isinstance(batch_size, numbers.Integral) or batch_size < 1 or batch_size % world_size:
             raise ValueError(
                 f"batch_size, that of all processes together, must be a positive multiple of world_size {world_size}, "
-                f"not {batch_size}"
+                f"not {batch_size!r}"
             )
         self.batch_size: int = batch_size
         self.seed: int = seed

@@ -84,4 +84,6 @@ def unregister(name: str) -> None:
 
 def _key(name: str) -> str:
     """Capitals and underscores do not matter."""
+    if not isinstance(name, str):
+        raise DataError(f"a data set is known by its name, a text such as 'digits', but got {name!r}")
     return name.strip().lower().replace("_", "-")

@@ -61,7 +61,8 @@ class Multiplicative(LieGroup[LogScale]):
         if not bool((point > 0).all()):
             raise ValueError(
                 f"Multiplicative acts on positive numbers, but the point has a value of {float(point.min()):g}. "
-                "Give a positive point; weights with signs need a sign-constrained network, whose magnitudes are positive."
+                "Give a positive point; of a network with weights of both signs liebayes.nn.plus_minus, dale or fixed_sign "
+                "makes one of positive magnitudes."
             )
         return LogScale(point.log())
 

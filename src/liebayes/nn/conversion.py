@@ -10,6 +10,7 @@ their parameters; `split_parameters` tells the two apart for the optimizer.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -251,5 +252,5 @@ def _positions(layers: list[Layer], channels: Mapping[str, int]) -> list[int]:
 
 
 def _require_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be positive, but got {value}.")
+    if not (isinstance(value, numbers.Real) and value > 0):
+        raise ValueError(f"{name} must be a positive number, but got {value!r}.")

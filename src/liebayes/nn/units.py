@@ -18,6 +18,7 @@ is no larger than its deviation; those of a normal or a uniform distribution are
 
 from __future__ import annotations
 
+import numbers
 from fractions import Fraction
 
 import torch
@@ -34,8 +35,8 @@ def unit_signs(count: int, excitatory_fraction: float = 0.8) -> Tensor:
     >>> unit_signs(10)
     tensor([ 1,  1, -1,  1,  1,  1,  1, -1,  1,  1], dtype=torch.int8)
     """
-    if not 0 <= excitatory_fraction <= 1:
-        raise ValueError(f"excitatory_fraction must be between 0 and 1, but got {excitatory_fraction}.")
+    if not (isinstance(excitatory_fraction, numbers.Real) and 0 <= excitatory_fraction <= 1):
+        raise ValueError(f"excitatory_fraction must be a number between 0 and 1, but got {excitatory_fraction!r}.")
     share = 1 - Fraction(excitatory_fraction).limit_denominator(10_000)  # of inhibitory units, exact for 0.8 and its like
     steps = torch.arange(count + 1) * share.numerator * 2 + share.denominator
     passed = torch.div(steps, 2 * share.denominator, rounding_mode="floor")  # inhibitory units before the n-th: ⌊n·share + ½⌋

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from .checkpoint import own_precision, with_own_objects
 from .noise import Noise, Source, choose_source
 from .parallel import Evaluation
 from .sampling import SampleBuffers
-from .settings import OBJECTS, Prior, named, prepare, written
+from .settings import OBJECTS, Prior, named, prepare, whole_number, written
 
 
 class NonFiniteError(RuntimeError):
@@ -42,8 +42,9 @@ class LieGroupBLR(Optimizer):
     additive and affine groups, the mean g·E[ε] of the multiplicative group.
 
     Args:
-        params: parameters, or dictionaries of them with settings of their own: groups, bases and every other option may
-            differ from one to the next, which is the Cartesian product of Sec. 3.1.
+        params: parameters, or dictionaries of them with settings of their own: groups, bases and all options up to
+            `initial_scale`, but for `mc_samples`, and `maximize` may differ from one to the next, which is the Cartesian
+            product of Sec. 3.1. The other options belong to the whole optimizer.
         group: the Lie group that moves the base.
         base: the base distribution, in the units of the parameters.
         lr: the step size α.
@@ -104,16 +105,14 @@ class LieGroupBLR(Optimizer):
         parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
-        if int(mc_samples) != mc_samples or mc_samples < 1:
-            raise ValueError(f"mc_samples must be a whole number of at least 1, but got {mc_samples}.")
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f'nonfinite must be "raise" or "skip", but got {nonfinite!r}.')
-        self.mc_samples: int = int(mc_samples)
+        self.mc_samples: int = whole_number("mc_samples", mc_samples, "a whole number of at least 1", least=1)
         self.nonfinite = nonfinite
         self.foreach = foreach
         self.parallel = parallel
         self.process_group: Any = process_group
-        self.seed: int = int(seed)
+        self.seed: int = whole_number("seed", seed)
         self.steps: int = 0
         self.skipped: int = 0
         self.clock: int = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
@@ -138,6 +137,9 @@ class LieGroupBLR(Optimizer):
             },
         )
         self.noise: Source = choose_source(noise, self._trained())
+
+    _own_defaults: Mapping[str, Any] = {}
+    """Options of parameter groups that a rule has beside those of this class."""
 
     # What a step does to a bucket. The baselines share this protocol with other formulas.
     _start_state = staticmethod(reference.start_state)
@@ -177,7 +179,7 @@ class LieGroupBLR(Optimizer):
         self._refuse_inside("Parameters cannot be added")
         super().add_param_group(param_group)
         try:
-            prepare(self.param_groups[-1])
+            prepare(self.param_groups[-1], {*self.defaults, *self._own_defaults})
         except Exception:
             self.param_groups.pop()
             raise
@@ -417,6 +419,9 @@ class LieGroupBLR(Optimizer):
         parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
         try:
             losses = self._evaluation.losses(self, closure, parts)
+            alone = reduction.world_size(self.process_group) == 1  # or another rank may have gradients
+            if alone and self._sampled and not (self._folds or gradients.present(self._sampled)):
+                raise _no_gradient()
             return losses[0] if len(losses) == 1 else pytree.tree_map(_mean, *losses)
         except BaseException:
             self._forget()
@@ -608,7 +613,7 @@ class LieGroupBLR(Optimizer):
 
 def _no_gradient() -> RuntimeError:
     return RuntimeError(
-        "A sample ended without a gradient. With several samples every closure, or block of sampled(), calls backward."
+        "A sample ended without a gradient. Every closure, and with several samples every block of sampled(), calls backward."
     )
 
 
@@ -620,6 +625,11 @@ def _mean(*values: Any) -> Any:
 
 
 def _split(batch: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    if not isinstance(batch, (tuple, list)):
+        raise ValueError(
+            f"batch must be a tuple of tensors, such as (inputs, targets), but is a {type(batch).__name__}. A tuple of one "
+            "tensor is (inputs,)."
+        )
     sizes = {len(tensor) for tensor in batch}
     if len(sizes) != 1:
         raise ValueError(f"The tensors of a batch must have one length, but have {sorted(sizes)}.")

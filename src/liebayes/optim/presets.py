@@ -15,7 +15,7 @@ from ..bases import Base, Normal, Rayleigh
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Metric
 from .optimizer import LieGroupBLR
-from .settings import Common, Prior
+from .settings import Common, Prior, require_data_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def default_base(data_size: int) -> Base:
     """Normal(3/√N): a posterior's width falls with the root of the number of data."""
-    return Normal(3 / math.sqrt(max(data_size, 1)))
+    require_data_size({"data_size": data_size})
+    return Normal(3 / math.sqrt(data_size))
 
 
 class AdditiveBLR(LieGroupBLR):

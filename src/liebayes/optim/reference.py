@@ -175,7 +175,14 @@ def covector(element: Any, bucket: Bucket, samples: list[Tensor], gradients: lis
 def _slope(prior: Callable[..., Any], theta: Tensor) -> Tensor:
     with torch.enable_grad():
         leaf = theta.detach().requires_grad_()
-        return torch.autograd.grad(prior(leaf).sum(), leaf)[0]
+        value = prior(leaf)
+        if not (isinstance(value, Tensor) and value.requires_grad):
+            came = "a tensor without a gradient" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise ValueError(
+                f"A prior that is a function must return a tensor that depends on its argument, but returned {came}. Compute "
+                "it with torch operations, without item() or detach()."
+            )
+        return torch.autograd.grad(value.sum(), leaf)[0]
 
 
 def advance(

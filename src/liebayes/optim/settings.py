@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
-from ..bases import Base
 from ..groups import LieGroup, Product
-from ..rule import Metric
-from ..rule.family import require_fit
+from ..rule.family import require_base, require_fit, require_group
+from ..rule.metric import require_metric
 from .layout import layout_for
 from .noise import Source
 from .sharding import require_shardable
@@ -38,19 +38,26 @@ OBJECTS = ("group", "base", "metric", "prior")
 """Settings that are objects: a checkpoint holds their text, and the optimizer that loads it must have the same."""
 
 
-def prepare(settings: dict[str, Any]) -> None:
-    """Checks a new parameter group and brings its settings into the form the optimizer uses."""
+OF_THE_OPTIMIZER = ("mc_samples", "seed", "noise", "nonfinite", "foreach", "parallel", "process_group")
+"""Options that all parameter groups share."""
+
+
+def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
+    """Checks a new parameter group and brings its settings into the form the optimizer uses.
+
+    `options` are those that a group may have of its own.
+    """
+    _require_known(settings, options)
     _require_numbers(settings)
     group, base = settings["group"], settings["base"]
-    if isinstance(group, Product) or not isinstance(group, LieGroup):
+    require_group(group)
+    if isinstance(group, Product):
         raise ValueError(
             f"A parameter group has one Lie group, but got {group!r}. The product of several is several parameter groups: "
             '[{"params": ..., "group": ..., "base": ...}, ...].'
         )
-    if not isinstance(base, Base):
-        raise ValueError(f"A base distribution was expected, but got {base!r}. Take one of liebayes.bases.")
-    if not isinstance(settings["metric"], Metric):
-        raise ValueError(f"metric must be Absorbed(), Fisher() or Adaptive(), but got {settings['metric']!r}.")
+    require_base(base)
+    require_metric(settings["metric"])
     settings["base"] = base = base.scaled(settings.pop("initial_scale"))
     require_fit(group, base)
     settings["metric"].on(group, base, group.identity(torch.ones(2)))  # a pair without a metric is refused before any step
@@ -83,8 +90,9 @@ def require_parameter(name: str, p: Tensor, group: LieGroup[Any]) -> None:
         raise ValueError(f"{what} is sparse ({p.layout}). Give a dense parameter.")
     if group.positive and not bool((p > 0).all()):
         raise ValueError(
-            f"{what} has values that are not positive, but {group} acts on positive numbers. Convert the network with a sign "
-            "constraint (weight = w⁺ − w⁻, or fixed signs), so that it has positive magnitudes, or use AffineBLR."
+            f"{what} has values that are not positive, but {group} acts on positive numbers. Convert the network by a sign "
+            "constraint, liebayes.nn.plus_minus, dale or fixed_sign, so that it has positive magnitudes; if it is converted, "
+            "liebayes.nn.parameter_groups gives what it has beside them (norms) another group. Or use AffineBLR."
         )
 
 
@@ -108,6 +116,40 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def require_data_size(settings: dict[str, Any]) -> None:
+    """The check of N, which bases by default are made of before there is a parameter group."""
+    if not (is_number(settings, "data_size") and settings["data_size"] >= 1):
+        raise ValueError(
+            f"data_size must be the number of training data, at least 1, but got {settings['data_size']!r}. Pass a number, "
+            "such as len(training_set)."
+        )
+
+
+def whole_number(name: str, value: Any, expected: str = "a whole number", least: float = -math.inf) -> int:
+    """An option of the optimizer that is a whole number."""
+    given = {name: value}
+    if not is_number(given, name) or int(given[name]) != given[name] or given[name] < least:
+        raise ValueError(f"{name} must be {expected}, but got {value!r}.")
+    return int(given[name])
+
+
+def _require_known(settings: dict[str, Any], options: Collection[str]) -> None:
+    """Refuses keys that would have no effect. Others, such as names and what schedulers keep, are the user's own."""
+    for key in settings:
+        if key in OF_THE_OPTIMIZER:
+            raise ValueError(
+                f"A parameter group has {key}={settings[key]!r}, but {key} belongs to the whole optimizer. Pass it there, "
+                "beside the parameter groups."
+            )
+        # What schedulers write is less like an option than this: base_momentum is 0.81 of scale_momentum.
+        close = [] if key in options else difflib.get_close_matches(key, [*options, *OF_THE_OPTIMIZER], 1, cutoff=0.82)
+        if close:
+            raise ValueError(
+                f"A parameter group has the key {key!r}, which is no option and would have no effect. Did you mean "
+                f"{close[0]!r}? Give a key of your own a name less like it."
+            )
+
+
 def _require_numbers(settings: dict[str, Any]) -> None:
     def require(name: str, ok: bool, expected: str) -> None:
         if not ok:
@@ -115,7 +157,7 @@ def _require_numbers(settings: dict[str, Any]) -> None:
 
     number = partial(is_number, settings)
     require("lr", number("lr") and settings["lr"] >= 0, "zero or positive")
-    require("data_size", number("data_size") and settings["data_size"] >= 1, "the number of training data, at least 1")
+    require_data_size(settings)
     require("temperature", number("temperature") and settings["temperature"] >= 0, "zero or positive")
     require("momentum", number("momentum") and 0 <= settings["momentum"] < 1, "in [0, 1)")
     require("initial_scale", number("initial_scale") and settings["initial_scale"] > 0, "positive")

@@ -18,10 +18,30 @@ from .history import History
 E = TypeVar("E")
 
 
+def require_group(group: object) -> None:
+    """Refuses what is no group."""
+    if not isinstance(group, LieGroup):
+        raise ValueError(f"A group was expected, but got {group!r}. Pass an instance, such as DiagonalAffine().")
+
+
+def require_base(base: object) -> None:
+    """Refuses what is no base, with the way from it to one."""
+    if isinstance(base, Base):
+        return
+    if isinstance(base, type):
+        way = "Pass an instance, such as liebayes.bases.Normal()."
+    elif isinstance(base, str):
+        way = "liebayes.bases.parse makes one of a text."
+    elif isinstance(base, Distribution):
+        way = "liebayes.bases.from_distribution makes one of a univariate distribution of torch."
+    else:
+        way = "Take one of liebayes.bases."
+    raise ValueError(f"A base distribution was expected, but got {base!r}. {way}")
+
+
 def require_fit(group: LieGroup[Any], base: Base) -> None:
     """A base must live where the group acts."""
-    if not isinstance(base, Base):
-        raise ValueError(f"A base distribution was expected, but got {base!r}. Take one of liebayes.bases, or wrap one.")
+    require_base(base)
     half_line = base.support[0] >= 0
     if group.positive and not half_line:
         raise ValueError(
@@ -78,6 +98,10 @@ class Family(Generic[E]):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log q_g(θ) = log q₀(g⁻¹·θ) − log |det ∂(g·ε)/∂ε|, one value per sample (Eq. 3)."""
+        event = self.event_shape
+        if not isinstance(theta, Tensor) or theta.shape[max(theta.ndim - len(event), 0) :] != event:
+            came = f"the shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
+            raise ValueError(f"log_prob needs a tensor whose last dimensions are {tuple(event)}, one θ, but got {came}.")
         epsilon = self.group.act_inverse(self.element, theta)
         return self._total(self.base.log_prob(epsilon)) - self.group.log_jacobian(self.element, epsilon)
 

@@ -52,6 +52,12 @@ class Metric(ABC):
         """The metric for a group and base, in the shapes of g; a pair that has none is refused."""
 
 
+def require_metric(metric: object) -> None:
+    """Refuses what is no metric."""
+    if not isinstance(metric, Metric):
+        raise ValueError(f"metric must be an instance, Absorbed(), Fisher() or Adaptive(), but got {metric!r}.")
+
+
 # The constants left to the step size.
 
 

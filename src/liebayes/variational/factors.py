@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from ..bases import Base
 from ..groups import LieGroup, Product, blocks_of
 from ..rule import Family, Form, History, Metric, ProductFamily, State, differential, differential_by_samples, initial_state
-from ..rule.family import require_fit
+from ..rule.family import require_fit, require_group
 
 EntropyGradient = Literal["auto", "exact", "samples"]
 
@@ -123,7 +123,8 @@ def make_factors(
             base = group.join([base for _ in group.parts])
         lists: list[list[Factor]] = []
         joins: list[Callable[[Sequence[Tensor]], Any]] = []
-        for part, part_base, part_start in group.split("base and start of a Product", base, start):
+        pairs = zip(group.split("the base of a Product", base), group.split("the start of a Product", start), strict=True)
+        for (part, part_base), (_, part_start) in pairs:
             factors, join = make_factors(part, part_base, part_start, initial_scale, metric, entropy, antithetic)
             lists.append(factors)
             joins.append(join)
@@ -148,8 +149,7 @@ def _make_factor(
     entropy: EntropyGradient,
     antithetic: bool,
 ) -> Factor:
-    if not isinstance(group, LieGroup):
-        raise ValueError(f"A group was expected, but got {group!r}. Pass an instance, such as DiagonalAffine().")
+    require_group(group)
     require_fit(group, base)
     element = _element_at(group, base, start, initial_scale)
     like = torch.empty(group.event_shape(element), dtype=_floating(element), device=pytree.tree_leaves(element)[-1].device)
@@ -167,7 +167,11 @@ def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> A
         return _checked_element(group, start)
     if isinstance(start, Mapping) or (isinstance(start, (tuple, list)) and any(isinstance(s, Tensor) for s in start)):
         raise ValueError(f"start has several tensors, but {group} acts on one. Give a Product with a group for each.")
-    point = torch.as_tensor(start).detach()
+    try:
+        point = torch.as_tensor(start).detach()
+    except (RuntimeError, TypeError, ValueError):
+        expected = f"a point, such as torch.zeros(3), or an element of {group}"
+        raise ValueError(f"start must be {expected}, but got {start!r}.") from None
     if not point.dtype.is_floating_point:
         raise ValueError(f"start must hold real floating-point numbers, but has the dtype {point.dtype}. Convert it.")
     if not bool(torch.isfinite(point).all()):

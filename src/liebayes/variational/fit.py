@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from ..bases import Base
 from ..groups import LieGroup, blocks_of
 from ..rule import Fisher, History, Metric, Update, update
+from ..rule.metric import require_metric
 from .factors import EntropyGradient, Factor, make_factors, product_family
 from .noise import noise_of_steps, sharing
 from .progress import progress_bar
@@ -85,7 +86,9 @@ def fit(
         start: a point: a tensor, or a tuple or dictionary of tensors for a `Product`; or an element of the group.
             The family starts with its mean there, or with its centre if the base has no mean or the action is not affine.
         regulariser: R(θ), added to the loss. Only `tempering` treats it differently from the loss itself.
-        temperature: τ ≥ 0.
+        temperature: τ ≥ 0. At 0 there is no entropy: widths go to zero, and steps, which are in units of the widths, with
+            them, so that the minimum is approached only slowly. To minimise alone take `Additive()`, `Dirac()` and
+            `metric=Absorbed()`: gradient descent from a point, whose `lr` must suit the loss.
         tempering: what τ multiplies: the "entropy" alone, with R unscaled, or the whole "kl" to the prior e^(−R).
         initial_scale: the scale of the first element, for groups that have one.
         metric: `Fisher()` by default: the natural gradient, which needs no step sizes tuned for each problem.
@@ -127,7 +130,9 @@ def fit(
     >>> [round(x, 2) for x in q.mean.tolist()], [round(x, 2) for x in q.stddev.tolist()]
     ([1.0, -2.0], [0.25, 0.25])
     """
-    _require_numbers(temperature, initial_scale, lr, scale_lr, momentum, max_step, max_shift, samples, steps, record_every)
+    _require_numbers(
+        temperature, initial_scale, lr, scale_lr, momentum, max_step, max_shift, samples, steps, record_every, tolerance, seed
+    )
     temperature, lr, momentum, max_shift = float(temperature), float(lr), float(momentum), float(max_shift)
     scale_lr, max_step = (None if number is None else float(number) for number in (scale_lr, max_step))
     samples, steps, record_every = int(samples), int(steps), int(record_every)
@@ -136,13 +141,17 @@ def fit(
     if isinstance(schedule, str):
         _require_choice("schedule", schedule, tuple(SCHEDULES))
         schedule = SCHEDULES[schedule]
+    for name, function in {"loss": loss, "regulariser": regulariser or loss, "schedule": schedule}.items():
+        if not callable(function):
+            raise ValueError(f"{name} must be a function, but got {function!r}.")
     metric = Fisher() if metric is None else metric
+    require_metric(metric)
     factors, unflatten = make_factors(group, base, start, initial_scale, metric, entropy, antithetic)
     energies = _over_samples(_energy(loss, regulariser, temperature if tempering == "kl" else 1.0, unflatten), vectorize)
     # E_q[loss] − τH divided by τ is a KL divergence: its covectors have the same scale in every problem.
     unit = temperature if temperature > 0 else 1.0
     device = pytree.tree_leaves(factors[0].start)[0].device
-    generator = torch.Generator(device=device).manual_seed(seed)
+    generator = torch.Generator(device=device).manual_seed(int(seed))
     numbers = samples * sum(factor.group.event_shape(factor.start).numel() for factor in factors)
     noise_ahead = noise_of_steps(
         lambda count: [factor.noise(count, samples, generator) for factor in factors],
@@ -302,8 +311,16 @@ def _energy(
 
 def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..., Tensor]:
     """The energy of every sample."""
+
+    def one_by_one(*leaves: Tensor) -> Tensor:
+        try:
+            return torch.stack([energy(*sample) for sample in zip(*leaves, strict=True)])
+        except RuntimeError:
+            _refuse_writing(energy, leaves)
+            raise
+
     if not vectorize:
-        return lambda *leaves: torch.stack([energy(*sample) for sample in zip(*leaves, strict=True)])
+        return one_by_one
     public, short = torch.func.vmap(energy, randomness="different"), short_vmap(energy)
     vectorized = public
 
@@ -314,13 +331,24 @@ def _over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[..
             vectorized = short  # after one call of the public one, which loads what it needs
             return values
         except RuntimeError as error:
-            with torch.no_grad():
-                energy(*(leaf[0] for leaf in leaves))  # what is wrong with one sample already is told as it is
+            _refuse_writing(energy, leaves)  # what is wrong with one sample already is told as it is
             raise ValueError(
                 f"loss cannot be vectorised over samples ({str(error).splitlines()[0]}). Pass vectorize=False to loop."
             ) from error
 
     return energies
+
+
+def _refuse_writing(energy: Callable[..., Tensor], leaves: Sequence[Tensor]) -> None:
+    """Says if a loss that has failed is one that changes θ, which neither way of calling it allows."""
+    before = [leaf._version for leaf in leaves]
+    with torch.no_grad():
+        energy(*(leaf[0] for leaf in leaves))
+    if [leaf._version for leaf in leaves] != before:
+        raise ValueError(
+            "loss writes into θ, which then has no gradient. Use operations that return a new tensor, such as θ.mul(2) in "
+            "place of θ.mul_(2), or write into θ.clone()."
+        )
 
 
 def _dtype(factor: Factor) -> torch.dtype:
@@ -349,7 +377,14 @@ def _require_numbers(
     samples: int,
     steps: int,
     record_every: int,
+    tolerance: float,
+    seed: int,
 ) -> None:
+    given = dict(locals())
+    for name, value in given.items():
+        # Numbers of Python, numpy and torch; texts are none.
+        if not (isinstance(value, SupportsFloat) or (value is None and name in ("scale_lr", "max_step"))):
+            raise ValueError(f"{name} must be a number, but got {value!r}.")
     if not (math.isfinite(temperature) and temperature >= 0):
         raise ValueError(f"temperature must be zero or positive, but got {temperature}.")
     if not 0 <= momentum < 1:
@@ -358,6 +393,8 @@ def _require_numbers(
     for name, value in positive.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be positive and finite, but got {value}.")
+    if not math.isfinite(seed) or int(seed) != seed:
+        raise ValueError(f"seed must be a whole number, but got {seed}.")
     for name, count in {"samples": samples, "steps": steps, "record_every": record_every}.items():
         if not math.isfinite(count) or int(count) != count or count < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, but got {count}.")
