@@ -83,7 +83,8 @@ def scale_histogram(runs: Sequence[Evidence]) -> list[Picture]:
     legend(figure, chosen)
     caption = (
         "The additive group cannot change the width of its base, so all weights share one. The affine group learns a width "
-        "for each weight, slowly: in a short run all are about as wide as the base. The multiplicative group ties it to the weight's size."
+        "for each weight, slowly: in a short run all are about as wide as the base. The multiplicative group ties it to the "
+        "weight's size."
     )
     return [Picture("scales", "Widths", caption, figure)]
 
