@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 
 from liebayes import data
 from liebayes.cli import main
-from liebayes.experiments import RunDirectory, TrainSettings, train
+from liebayes.experiments import RunDirectory, TrainSettings, open_run, train
 from liebayes.experiments.command_line import default_text
 from liebayes.experiments.commands import app
 from liebayes.experiments.settings import DATASETS, RULES, SettingsError, resolved
@@ -467,6 +467,10 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path: Path, capsys: Captured
 
 
 # From Python.
+
+
+def test_a_run_is_opened_by_text_too(runs: Path) -> None:
+    assert open_run(str(runs / "sgd"))[2] == open_run(runs / "sgd")[2]
 
 
 def test_a_signal_in_the_last_evaluation_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
