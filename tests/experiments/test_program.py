@@ -453,6 +453,15 @@ def test_a_wrong_sweep(content: object, said: str, tmp_path: Path, capsys: Captu
     assert not (tmp_path / "out").exists()
 
 
+def test_a_sweep_tells_why_it_cannot_write(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "grid.json"
+    file.write_text(json.dumps({"grid": {"seed": [0, 1]}}))
+    assert main(["sweep", str(file), "--output", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"liebayes: {file} cannot be written: File exists. Choose another --output.\n"
+
+
 def test_a_run_of_another_process_is_left_to_it(tmp_path: Path, capsys: Captured) -> None:
     """And is in the table as soon as it has ended, not as a failure."""
     file, output = tmp_path / "grid.json", tmp_path / "sweep"

@@ -20,7 +20,7 @@ from .command_line import optional_arguments_without_none, parse, settings_type
 from .opening import open_run
 from .pictures import read_images
 from .reproduce.command import reproduce
-from .run_directory import RunDirectory, RunError
+from .run_directory import RunDirectory, writable
 from .settings import SettingsError, TrainSettings, resolved
 from .sweep import sweep as sweep_runs
 from .tables import comparison, figures, show
@@ -199,11 +199,8 @@ def predict(
     if output is None:
         sys.stdout.writelines(lines)
         return
-    try:
-        with whole_file(output) as partial:
-            partial.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"{output} cannot be written: {error.strerror or error}. Choose another --output.") from error
+    with writable(output), whole_file(output) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
 
 
 @app.command
