@@ -52,6 +52,9 @@ BAD_USAGE = {
     "train --epoch 3": "Did you mean --epochs",
     "train --epochs many": "--epochs must be INT, but is 'many'",
     "train --epochs 0": "--epochs must be at least 1",
+    "train --threads none": "--threads must be INT, but is 'none'",
+    "train --max-step None": "--max-step must be FLOAT, but is 'None'",
+    "train --augment": "the data set digits has no augmentation",
     "train --lr -1": "--lr must be positive",
     "train --lr nan": "--lr must be positive",
     "train --momentum 1": "--momentum must be at least 0 and below 1",
@@ -214,6 +217,9 @@ def test_the_help_tells_the_defaults(capsys: Captured, monkeypatch: pytest.Monke
     text = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
     assert f"Images per step, over all processes. (default: {default_text('batch_size')})" in text
     assert "--data-dir PATH" in text
+    assert "--signs {none,plus-minus,dale,fixed}" in text
+    assert "--augment, --no-augment" in text
+    assert "faster with one. (default: 1 for digits; otherwise as many as torch takes)" in text
     assert "--settings" not in text
 
 
@@ -233,8 +239,8 @@ def test_the_command_line_wins_over_a_file(runs: Path, tmp_path: Path, capsys: C
     """Also where it gives what would be the default without a file."""
     content = RunDirectory(runs / "affine").read_json("settings.json")
     file = tmp_path / "settings.json"
-    file.write_text(json.dumps({**content, "seed": 5, "predictive_samples": 3, "augment": False}))
-    words = ["train", "--from-file", str(file), "--seed", "0", "--output", str(tmp_path / "run")]
+    file.write_text(json.dumps({**content, "seed": 5, "predictive_samples": 3, "augment": True}))
+    words = ["train", "--from-file", str(file), "--seed", "0", "--no-augment", "--output", str(tmp_path / "run")]
     assert main(words) == 0
     found = RunDirectory(tmp_path / "run").settings()
     assert (found.seed, found.predictive_samples, found.batch_size, found.epochs) == (0, 3, 128, 1)

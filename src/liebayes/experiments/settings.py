@@ -76,7 +76,7 @@ class TrainSettings:
     seed: int = 0
     """Fixes the first weights, the order of the data, the augmentation and all noise."""
     threads: int | None = None
-    """CPU threads of each process; none leaves their number to torch. Small networks are faster with one."""
+    """CPU threads of each process. Small networks are faster with one."""
     compile: bool = False
     """Compile the network with torch.compile: slower to start, faster on large networks."""
     output: Path | None = None
