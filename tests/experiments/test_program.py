@@ -64,6 +64,7 @@ BAD_USAGE = {
     "train --base Rayleigh(1)": "acts on the real line",
     "train --model lenet": "too small",
     "train --dataset mnits": "did you mean 'mnist'",
+    "train --dataset mine": "Your own, from Python: liebayes.experiments.train(settings, dataset=...)",
     "train --dataset digits --data-dir FILE --dataset mnist": "is a file",
     "train --rule multiplicative --signs none": "choose --signs plus-minus, dale or fixed",
     "train --signs dale": "which only --rule multiplicative does",
@@ -209,6 +210,7 @@ def test_every_command_has_help(name: str, capsys: Captured, monkeypatch: pytest
     _, _, rest = text.partition("\n\n")
     assert max(map(len, rest.splitlines()[1:])) <= 80, "the summary and the usage are one line each"
     assert "None" not in text, "a default that says nothing"
+    assert "(default: )" not in text
 
 
 def test_the_help_tells_the_defaults(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +223,9 @@ def test_the_help_tells_the_defaults(capsys: Captured, monkeypatch: pytest.Monke
     assert "--augment, --no-augment" in text
     assert "faster with one. (default: 1 for digits; otherwise as many as torch takes)" in text
     assert "--settings" not in text
+    assert "registered" not in text, "a shell has no way to register data"
+    assert "Your own data are for Python: liebayes.experiments.train(settings, dataset=...)." in text
+    assert "the step on the shift falls with the square of the base's scale: --lr must be larger by as much." in text
 
 
 @pytest.mark.parametrize("name", ["epochs", "lr", "prior_precision", "mc_samples", "augment", "max_step"])

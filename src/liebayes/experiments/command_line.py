@@ -137,7 +137,7 @@ def default_text(name: str, value: Any = None) -> str:
         return str(value)
     if name in _LEFT_OUT:
         return _LEFT_OUT[name]
-    datasets = [*DATASETS, "a registered one"]
+    datasets = [*DATASETS, "your own data"]
     full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in datasets for r in RULES}
     by_rule = {r: _inner({d: full[d, r] for d in datasets}) for r in RULES}
     by_dataset = {d: _inner({r: full[d, r] for r in RULES}) for d in datasets}
