@@ -274,9 +274,10 @@ def test_settings_travel_through_json() -> None:
     assert TrainSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
 
-def test_a_resumed_run_tells_so(runs: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_tells_so(runs: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(runs / "sgd", tmp_path / "run")
     assert main(["train", "--resume", "--output", str(tmp_path / "run")]) == 0
+    assert "Nothing was left to do: the run had ended. The posterior is in" in capsys.readouterr().out
     found = RunDirectory(tmp_path / "run").read_json("environment.json")
     assert found["date"] == RunDirectory(runs / "sgd").read_json("environment.json")["date"]
     assert len(found["resumed"]) == 1
@@ -296,6 +297,19 @@ def test_compare_fits_a_terminal(runs: Path, capsys: Captured, monkeypatch: pyte
     lines = RunDirectory(runs / "affine").metrics()
     assert text.count(f"{100 * lines[-1]['test_accuracy']:.2f} %") >= 2
     assert "affine-on-the-digits-with-seed-zero" in "".join(row[:40].split(" ")[0] for row in text.splitlines())
+
+
+def test_folders_above_runs_are_left_out(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    """As in `compare runs/*` after `reproduce`, whose runs are in runs/TABLE/SCALE."""
+    shutil.copytree(runs / "sgd", tmp_path / "table1" / "smoke" / "sgd")
+    assert main(["compare", str(tmp_path / "table1"), str(runs / "affine")]) == 0
+    said = capsys.readouterr()
+    assert "affine" in said.out
+    assert said.err == f"liebayes: left out, as their runs are deeper below: {tmp_path / 'table1'}\n"
+    assert main(["compare", str(tmp_path / "table1")]) == 1
+    assert f"give those, such as {tmp_path / 'table1' / 'smoke' / 'sgd'}." in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["compare", str(runs / "affine"), str(tmp_path / "empty")]) == 1, "neither a run nor above one"
 
 
 def test_evaluate_agrees_with_training(runs: Path, capsys: Captured) -> None:
@@ -346,6 +360,15 @@ def test_predict_takes_pictures_and_arrays(runs: Path, tmp_path: Path, capsys: C
     assert len({json.dumps(entry["probabilities"]) for entry in [*arrays, *pictures, *inverted]}) == 1
     assert abs(sum(arrays[0]["probabilities"]) - 1) < 1e-4  # pyright: ignore
     assert predicted(capsys, run, picture(tmp_path, "e.png", invert=True))[0]["probabilities"] != arrays[0]["probabilities"]
+
+
+def test_info_says_that_the_kernel_is_switched_off() -> None:
+    """In a process of its own: the choice is made once."""
+    environment = {**os.environ, "LIEBAYES_KERNEL": "off"}
+    command = [sys.executable, "-m", "liebayes", "info"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100).stdout
+    assert "switched off by LIEBAYES_KERNEL=off" in said
+    assert "compiler" not in said
 
 
 def test_predict_says_what_it_has_resized(runs: Path, tmp_path: Path, capsys: Captured) -> None:
