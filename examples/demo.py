@@ -28,7 +28,7 @@ RULES = {
     "sgd": "one network, no posterior",
     "additive": "moves a base of fixed width",
     "affine": "learns a place for every weight, and slowly a width",
-    "multiplicative": "scales positive magnitudes, signs fixed",
+    "multiplicative": "scales positive magnitudes; a weight is the difference of two",
 }
 
 

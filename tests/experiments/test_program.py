@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 
 from liebayes import data
 from liebayes.cli import main
-from liebayes.experiments import RunDirectory, TrainSettings, train
+from liebayes.experiments import RunDirectory, TrainSettings, open_run, train
 from liebayes.experiments.command_line import default_text
 from liebayes.experiments.commands import app
 from liebayes.experiments.settings import DATASETS, RULES, SettingsError, resolved
@@ -52,6 +52,9 @@ BAD_USAGE = {
     "train --epoch 3": "Did you mean --epochs",
     "train --epochs many": "--epochs must be INT, but is 'many'",
     "train --epochs 0": "--epochs must be at least 1",
+    "train --threads none": "--threads must be INT, but is 'none'",
+    "train --max-step None": "--max-step must be FLOAT, but is 'None'",
+    "train --augment": "the data set digits has no augmentation",
     "train --lr -1": "--lr must be positive",
     "train --lr nan": "--lr must be positive",
     "train --momentum 1": "--momentum must be at least 0 and below 1",
@@ -61,6 +64,7 @@ BAD_USAGE = {
     "train --base Rayleigh(1)": "acts on the real line",
     "train --model lenet": "too small",
     "train --dataset mnits": "did you mean 'mnist'",
+    "train --dataset mine": "Your own, from Python: liebayes.experiments.train(settings, dataset=...)",
     "train --dataset digits --data-dir FILE --dataset mnist": "is a file",
     "train --rule multiplicative --signs none": "choose --signs plus-minus, dale or fixed",
     "train --signs dale": "which only --rule multiplicative does",
@@ -206,6 +210,7 @@ def test_every_command_has_help(name: str, capsys: Captured, monkeypatch: pytest
     _, _, rest = text.partition("\n\n")
     assert max(map(len, rest.splitlines()[1:])) <= 80, "the summary and the usage are one line each"
     assert "None" not in text, "a default that says nothing"
+    assert "(default: )" not in text
 
 
 def test_the_help_tells_the_defaults(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +219,13 @@ def test_the_help_tells_the_defaults(capsys: Captured, monkeypatch: pytest.Monke
     text = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
     assert f"Images per step, over all processes. (default: {default_text('batch_size')})" in text
     assert "--data-dir PATH" in text
+    assert "--signs {none,plus-minus,dale,fixed}" in text
+    assert "--augment, --no-augment" in text
+    assert "faster with one. (default: 1 for digits; otherwise as many as torch takes)" in text
     assert "--settings" not in text
+    assert "registered" not in text, "a shell has no way to register data"
+    assert "Your own data are for Python: liebayes.experiments.train(settings, dataset=...)." in text
+    assert "the step on the shift falls with the square of the base's scale: --lr must be larger by as much." in text
 
 
 @pytest.mark.parametrize("name", ["epochs", "lr", "prior_precision", "mc_samples", "augment", "max_step"])
@@ -233,8 +244,8 @@ def test_the_command_line_wins_over_a_file(runs: Path, tmp_path: Path, capsys: C
     """Also where it gives what would be the default without a file."""
     content = RunDirectory(runs / "affine").read_json("settings.json")
     file = tmp_path / "settings.json"
-    file.write_text(json.dumps({**content, "seed": 5, "predictive_samples": 3, "augment": False}))
-    words = ["train", "--from-file", str(file), "--seed", "0", "--output", str(tmp_path / "run")]
+    file.write_text(json.dumps({**content, "seed": 5, "predictive_samples": 3, "augment": True}))
+    words = ["train", "--from-file", str(file), "--seed", "0", "--no-augment", "--output", str(tmp_path / "run")]
     assert main(words) == 0
     found = RunDirectory(tmp_path / "run").settings()
     assert (found.seed, found.predictive_samples, found.batch_size, found.epochs) == (0, 3, 128, 1)
@@ -263,9 +274,10 @@ def test_settings_travel_through_json() -> None:
     assert TrainSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
 
-def test_a_resumed_run_tells_so(runs: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_tells_so(runs: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(runs / "sgd", tmp_path / "run")
     assert main(["train", "--resume", "--output", str(tmp_path / "run")]) == 0
+    assert "Nothing was left to do: the run had ended. The posterior is in" in capsys.readouterr().out
     found = RunDirectory(tmp_path / "run").read_json("environment.json")
     assert found["date"] == RunDirectory(runs / "sgd").read_json("environment.json")["date"]
     assert len(found["resumed"]) == 1
@@ -285,6 +297,19 @@ def test_compare_fits_a_terminal(runs: Path, capsys: Captured, monkeypatch: pyte
     lines = RunDirectory(runs / "affine").metrics()
     assert text.count(f"{100 * lines[-1]['test_accuracy']:.2f} %") >= 2
     assert "affine-on-the-digits-with-seed-zero" in "".join(row[:40].split(" ")[0] for row in text.splitlines())
+
+
+def test_folders_above_runs_are_left_out(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    """As in `compare runs/*` after `reproduce`, whose runs are in runs/TABLE/SCALE."""
+    shutil.copytree(runs / "sgd", tmp_path / "table1" / "smoke" / "sgd")
+    assert main(["compare", str(tmp_path / "table1"), str(runs / "affine")]) == 0
+    said = capsys.readouterr()
+    assert "affine" in said.out
+    assert said.err == f"liebayes: left out, as their runs are deeper below: {tmp_path / 'table1'}\n"
+    assert main(["compare", str(tmp_path / "table1")]) == 1
+    assert f"give those, such as {tmp_path / 'table1' / 'smoke' / 'sgd'}." in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["compare", str(runs / "affine"), str(tmp_path / "empty")]) == 1, "neither a run nor above one"
 
 
 def test_evaluate_agrees_with_training(runs: Path, capsys: Captured) -> None:
@@ -335,6 +360,15 @@ def test_predict_takes_pictures_and_arrays(runs: Path, tmp_path: Path, capsys: C
     assert len({json.dumps(entry["probabilities"]) for entry in [*arrays, *pictures, *inverted]}) == 1
     assert abs(sum(arrays[0]["probabilities"]) - 1) < 1e-4  # pyright: ignore
     assert predicted(capsys, run, picture(tmp_path, "e.png", invert=True))[0]["probabilities"] != arrays[0]["probabilities"]
+
+
+def test_info_says_that_the_kernel_is_switched_off() -> None:
+    """In a process of its own: the choice is made once."""
+    environment = {**os.environ, "LIEBAYES_KERNEL": "off"}
+    command = [sys.executable, "-m", "liebayes", "info"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100).stdout
+    assert "switched off by LIEBAYES_KERNEL=off" in said
+    assert "compiler" not in said
 
 
 def test_predict_says_what_it_has_resized(runs: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -453,6 +487,15 @@ def test_a_wrong_sweep(content: object, said: str, tmp_path: Path, capsys: Captu
     assert not (tmp_path / "out").exists()
 
 
+def test_a_sweep_tells_why_it_cannot_write(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "grid.json"
+    file.write_text(json.dumps({"grid": {"seed": [0, 1]}}))
+    assert main(["sweep", str(file), "--output", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"liebayes: {file} cannot be written: File exists. Choose another --output.\n"
+
+
 def test_a_run_of_another_process_is_left_to_it(tmp_path: Path, capsys: Captured) -> None:
     """And is in the table as soon as it has ended, not as a failure."""
     file, output = tmp_path / "grid.json", tmp_path / "sweep"
@@ -467,6 +510,10 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path: Path, capsys: Captured
 
 
 # From Python.
+
+
+def test_a_run_is_opened_by_text_too(runs: Path) -> None:
+    assert open_run(str(runs / "sgd"))[2] == open_run(runs / "sgd")[2]
 
 
 def test_a_signal_in_the_last_evaluation_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

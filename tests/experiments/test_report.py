@@ -19,6 +19,7 @@ from liebayes.experiments import SettingsError, TrainSettings, train
 from liebayes.experiments.report import gather, sections, write_pictures, write_report
 from liebayes.experiments.report.curves import learning_curve
 from liebayes.experiments.report.outside import MADE, outside_images
+from liebayes.experiments.report.page import html
 from liebayes.experiments.report.style import Picture, inline_svg
 from liebayes.metrics import auroc
 
@@ -117,6 +118,13 @@ def test_the_table_shows_what_training_measured(folder: Path) -> None:
             assert f">{format(last[f'test_{key}'], form).replace('%', PERCENT)}<" in row
             if rule != "sgd":
                 assert f"<small>{format(last[f'point_{key}'], form).replace('%', PERCENT)}</small>" in row
+
+
+def test_the_opening_names_all_that_tie(folder: Path) -> None:
+    found = gather(runs(folder, "sgd", "additive", "affine"))
+    for run, (nll, accuracy) in zip(found, [(0.2, 0.9), (0.1, 0.95), (0.3, 0.95)], strict=True):
+        run.metrics.update(nll=nll, accuracy=accuracy)
+    assert "come from additive (NLL 0.1000), the most right answers from additive and affine (95.00 %)." in html(found, [])
 
 
 def test_signs_are_shown_where_they_are_fixed(folder: Path) -> None:

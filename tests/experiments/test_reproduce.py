@@ -169,6 +169,22 @@ def test_filters_need_finished_runs(capsys: Captured, tmp_path: Path) -> None:
     assert "no finished pair" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("what", ["figure1", "figure1c", "filters"])
+def test_a_picture_tells_why_it_cannot_be_written(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from liebayes.experiments.reproduce import dale, figure1, filters
+
+    (tmp_path / "file").write_text("mine")
+    results = tmp_path / "file" / "results"
+    monkeypatch.setattr(filters, "sides_of", lambda *rest: None)
+    draws = {
+        "figure1": lambda: figure1.draw_figure1(results),
+        "figure1c": lambda: dale.draw_figure1c(results, "figure1c", 1),
+        "filters": lambda: filters.draw_filters([], [tmp_path], tmp_path, results, 0, None),
+    }
+    with pytest.raises(RunError, match=r"cannot be written: Not a directory\. Choose another --results\."):
+        draws[what]()
+
+
 def test_missing_data_are_not_run(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*arguments: object, **more: object) -> None:
         raise OSError("no network")

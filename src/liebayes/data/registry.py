@@ -53,13 +53,14 @@ def load(name: str = "digits", data_dir: str | os.PathLike[str] | None = None, d
         close = difflib.get_close_matches(_key(name), _readers, 1)
         raise DataError(
             f"there is no data set {name!r}{f'; did you mean {close[0]!r}?' if close else '.'} "
-            f"Known: {', '.join(_readers)}. Your own: liebayes.data.register or from_tensors."
+            f"Known: {', '.join(_readers)}. Your own, from Python: liebayes.experiments.train(settings, "
+            "dataset=...), or liebayes.data.register before this name is used."
         )
     return reader(None if data_dir is None else Path(data_dir), download)
 
 
 def register(name: str, reader: Reader, *, replace: bool = False) -> None:
-    """Make a data set of one's own known to `load`, and so to the program.
+    """Make a data set of one's own known to `load` by name, and so to runs and reports made in this process.
 
     >>> from liebayes import data
     >>> data.register("small-digits", lambda data_dir, download: data.load("digits").folds(10)[0])

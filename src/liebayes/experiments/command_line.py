@@ -22,6 +22,7 @@ _LEFT_OUT = {
     "data_dir": "the environment variable LIEBAYES_DATA, or a folder in the user's cache",
     "base": "Normal(3/√N), for multiplicative Rayleigh(1.0)",
     "scale_momentum": "0.99999 for ivon-opt; otherwise 0.999",
+    "threads": "1 for digits; otherwise as many as torch takes",
     "warmup_epochs": "5 % of the run, at most 5",
     "output": "runs/DATASET-RULE-SEED",
 }
@@ -41,7 +42,13 @@ def parse(target: Callable[..., Any], words: Sequence[str], *, prog: str) -> Any
     try:
         # Errors come in a box, which a wide terminal leaves on one line.
         with contextlib.redirect_stderr(heard), _columns_for_errors(words):
-            found = tyro.cli(target if isinstance(target, type) else later, args=list(words), prog=prog, description=summary)
+            found = tyro.cli(
+                target if isinstance(target, type) else later,
+                args=list(words),
+                prog=prog,
+                description=summary,
+                config=(tyro.conf.DisallowNone,),  # what is left out is None; the word would only say the same
+            )
     except SystemExit as stop:
         if stop.code in (0, None):  # the help was asked for; its text would not be wrapped in front of the options
             width = min(shutil.get_terminal_size().columns, 100)
@@ -88,7 +95,7 @@ def _message(box: str) -> str:
     if "╭" not in box:
         parts = parts[1:] or [[]]  # in ASCII the title stands above a line
     text = " ".join(parts[0]).rstrip(". ") + "."
-    wrong = re.match(r"Error parsing (\S+): no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*?)\]", text)
+    wrong = re.match(r"Error parsing (\S+): no type matching (\S+) could be instantiated from \[(.*?)\]", text)
     if wrong:
         text = f"{wrong[1]} must be {wrong[2]}, but is {wrong[3]}."
     for part in parts[1:]:
@@ -113,10 +120,6 @@ def settings_type(start: TrainSettings | None = None) -> type[TrainSettings]:
             more["metavar"] = _METAVARS.get(kinds[0])
         if field.name in ("data_dir", "output"):
             more["metavar"] = "PATH"
-        elif field.name in ("signs", "metric"):
-            more["metavar"] = "{" + ",".join(get_args(kinds[0])) + "}"
-        elif field.name == "augment":
-            more["metavar"] = "{True,False}"
         fields.append((field.name, Annotated[hints[field.name], tyro.conf.arg(**more)], dataclasses.field(default=value)))
     made = dataclasses.make_dataclass("TrainLine", fields, bases=(TrainSettings,), frozen=True)
     made.__doc__ = TrainSettings.__doc__
@@ -133,7 +136,7 @@ def default_text(name: str, value: Any = None) -> str:
         return str(value)
     if name in _LEFT_OUT:
         return _LEFT_OUT[name]
-    datasets = [*DATASETS, "a registered one"]
+    datasets = [*DATASETS, "your own data"]
     full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in datasets for r in RULES}
     by_rule = {r: _inner({d: full[d, r] for d in datasets}) for r in RULES}
     by_dataset = {d: _inner({r: full[d, r] for r in RULES}) for d in datasets}

@@ -20,7 +20,7 @@ from .command_line import optional_arguments_without_none, parse, settings_type
 from .opening import open_run
 from .pictures import read_images
 from .reproduce.command import reproduce
-from .run_directory import RunDirectory, RunError
+from .run_directory import RunDirectory, RunError, writable
 from .settings import SettingsError, TrainSettings, resolved
 from .sweep import sweep as sweep_runs
 from .tables import comparison, figures, show
@@ -143,7 +143,7 @@ def evaluate(runs: Runs, samples: int = 32, data_dir: Path | None = None, json: 
         data_dir: where data sets are, if not where the run had them.
         json: print one JSON line for each run instead of a table.
     """
-    _require_runs(runs)
+    runs = _runs_among(runs)
     _require_samples(samples)
     results: list[dict[str, Any]] = []
     for path in runs:
@@ -199,11 +199,8 @@ def predict(
     if output is None:
         sys.stdout.writelines(lines)
         return
-    try:
-        with whole_file(output) as partial:
-            partial.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"{output} cannot be written: {error.strerror or error}. Choose another --output.") from error
+    with writable(output), whole_file(output) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
 
 
 @app.command
@@ -213,8 +210,7 @@ def compare(runs: Runs) -> None:
     Args:
         runs: run directories.
     """
-    _require_runs(runs)
-    show(comparison(runs))
+    show(comparison(_runs_among(runs)))
 
 
 @app.command
@@ -233,7 +229,7 @@ def report(
         image: the number of the test image that sorts the features of the first layer.
         data_dir: where data sets are, if not where the run had them.
     """
-    _require_runs(runs)
+    runs = _runs_among(runs)
     from .report import write_report
 
     print(write_report(runs, output, ood=ood, image=image, data_dir=data_dir))
@@ -258,7 +254,7 @@ def plot(
         image: the number of the test image that sorts the features of the first layer.
         data_dir: where data sets are, if not where the run had them.
     """
-    _require_runs(runs)
+    runs = _runs_among(runs)
     from .report import write_pictures
 
     for path in write_pictures(runs, output, form=format, ood=ood, image=image, data_dir=data_dir):
@@ -300,9 +296,18 @@ def info() -> None:
         print(f"{name:{width}}  {value}")
 
 
-def _require_runs(runs: Sequence[Path]) -> None:
-    if not runs:
+def _runs_among(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """What was given, without folders that hold runs only deeper below, as `reproduce` leaves them beside those of `train`."""
+    if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
+    below = {path: next(path.glob("*/**/settings.json"), None) for path in paths if not (path / "settings.json").exists()}
+    above = {path: found.parent for path, found in below.items() if found is not None}
+    left = tuple(path for path in paths if path not in above)
+    if not left:
+        raise RunError(f"{paths[0]} holds no run itself, but some deeper below: give those, such as {above[paths[0]]}.")
+    if above:
+        print(f"liebayes: left out, as their runs are deeper below: {', '.join(map(str, above))}", file=sys.stderr)
+    return left
 
 
 def _require_samples(samples: int) -> None:

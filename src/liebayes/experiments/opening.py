@@ -20,9 +20,9 @@ class OtherDataWarning(UserWarning):
     """The data a run was trained on are not those of the same name now."""
 
 
-def open_run(path: Path, data_dir: Path | None = None) -> tuple[Posterior, data.Dataset, TrainSettings]:
+def open_run(path: Path | str, data_dir: Path | None = None) -> tuple[Posterior, data.Dataset, TrainSettings]:
     """The posterior, the data set and the settings of a run."""
-    directory = RunDirectory(path)
+    directory = RunDirectory(Path(path))
     settings = directory.settings()
     if not directory.posterior.exists():
         raise RunError(

@@ -44,6 +44,15 @@ class BusyRunError(RunError):
     """Another process is training in the directory."""
 
 
+@contextmanager
+def writable(path: Path, option: str = "--output") -> Iterator[None]:
+    """Says why the system refuses to write, and which option chose the place."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}. Choose another {option}.") from error
+
+
 class RunDirectory:
     """The files of a run. Nothing that is there is overwritten but by `--resume`."""
 
@@ -82,11 +91,9 @@ class RunDirectory:
         """Makes the directory, or takes up the one that is there, for this process alone. The lock goes with the process."""
         import fcntl
 
-        try:
+        with writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "a+")  # noqa: SIM115
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror or error}. Choose another --output.") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

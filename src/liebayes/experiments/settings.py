@@ -24,7 +24,8 @@ class TrainSettings:
     """
 
     dataset: str = "digits"
-    """digits (comes with the program), mnist, fashion-mnist, cifar10, cifar100, tinyimagenet, or a registered one."""
+    """digits (comes with the program), mnist, fashion-mnist, cifar10, cifar100 or tinyimagenet. Your own data are for Python:
+    liebayes.experiments.train(settings, dataset=...)."""
     data_dir: Path | None = None
     """Where data sets are. Missing ones are downloaded there."""
     model: str | None = None
@@ -60,7 +61,8 @@ class TrainSettings:
     initial_curvature: float | None = None
     """h before the first step; the variance starts at 1/(N(h + δ/N + d)) (ivon, vogn, ivon-opt)."""
     metric: MetricName | None = None
-    """How covectors become steps."""
+    """How covectors become steps. With fisher the step on the shift falls with the square of the base's scale:
+    --lr must be larger by as much."""
     max_step: float | None = None
     """The bound on one step in the Lie algebra."""
     warmup_epochs: float | None = None
@@ -76,7 +78,7 @@ class TrainSettings:
     seed: int = 0
     """Fixes the first weights, the order of the data, the augmentation and all noise."""
     threads: int | None = None
-    """CPU threads of each process; none leaves their number to torch. Small networks are faster with one."""
+    """CPU threads of each process. Small networks are faster with one."""
     compile: bool = False
     """Compile the network with torch.compile: slower to start, faster on large networks."""
     output: Path | None = None

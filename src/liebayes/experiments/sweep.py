@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .processes import require_one_process
-from .run_directory import BusyRunError, RunDirectory, RunError
+from .run_directory import BusyRunError, RunDirectory, RunError, writable
 from .settings import SettingsError, TrainSettings, read_json, resolved
 from .train import InterruptedRunError, train
 
@@ -29,6 +28,8 @@ def sweep(file: Path, output: Path) -> int:
     runs = combinations(content)
     planned = {name: resolved(dataclasses.replace(settings, output=output / name)) for name, settings in runs.items()}
     finished = [name for name in planned if _finished(planned[name])]
+    with writable(output):
+        output.mkdir(parents=True, exist_ok=True)  # here, for the table, also if every run is refused
     print(f"{len(runs)} runs in {output}" + (f", {len(finished)} of them finished" if finished else ""), flush=True)
     axes, rows = list(content["grid"]), {}
     for number, (name, settings) in enumerate(planned.items(), 1):
@@ -100,8 +101,6 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
 def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """sweep.json and sweep.md, the lowest NLL first."""
     ordered = sorted(rows.values(), key=lambda row: row.get("test_nll", float("inf")))
-    with contextlib.suppress(OSError):  # writing says what is wrong
-        output.mkdir(parents=True, exist_ok=True)  # there is none yet if the first runs were refused
     directory = RunDirectory(output)
     directory.write_json("sweep.json", ordered, alone=False)
     lines = ["| run | accuracy | NLL | ECE | point NLL | seconds |", "|---|---|---|---|---|---|"]

@@ -164,6 +164,7 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
     network = torch.compile(network) if settings.compile else network
     steps_per_epoch, epochs = len(batches), settings.epochs or 1
     saved_at = time.monotonic()
+    complete = progress.epoch == epochs and run.posterior.exists()
 
     def save() -> None:
         nonlocal saved_at
@@ -229,7 +230,8 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
         with ranks.together():
             if ranks.writes:
                 _save_posterior(posterior_of(optimizer, model), run)
-        display.line(f"The posterior is in {run.path}")
+        before = "Nothing was left to do: the run had ended. " if complete else ""
+        display.line(f"{before}The posterior is in {run.path}")
         if ranks.highest(int(interrupted())):  # a sweep or a table must not begin its next run
             raise InterruptedRunError(f"Interrupted at the end: the run in {run.path} is complete.")
     return progress.lines

@@ -83,6 +83,8 @@ def available() -> bool:
 def describe() -> str:
     """Which kernel is in use, in words."""
     library = _library()
+    if library is None and os.environ.get("LIEBAYES_KERNEL") == "off":
+        return "none (everything runs in torch); it is switched off by LIEBAYES_KERNEL=off"
     if library is None:
         return "none (everything runs in torch); it is built by pip where there is a C compiler"
     return f"native, {VARIANTS[library.liebayes_variant()]}, {'OpenMP' if library.liebayes_has_openmp() else 'one thread'}"

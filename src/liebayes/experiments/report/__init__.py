@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...whole_file import whole_file
-from ..run_directory import RunError
+from ..run_directory import writable
 from .evidence import Evidence, gather
 from .page import html
 from .sections import Section, sections
@@ -26,11 +25,11 @@ def write_report(
         image: the test image that sorts the features.
         data_dir: where data sets are, if not where the runs had them.
     """
-    with _writable(output):
+    with writable(output):
         output.parent.mkdir(parents=True, exist_ok=True)
     found = gather(runs, ood, data_dir)
     text = html(found, sections(found, image))
-    with _writable(output), whole_file(output) as partial:
+    with writable(output), whole_file(output) as partial:
         partial.write_text(text, encoding="utf-8")
     return output
 
@@ -45,19 +44,11 @@ def write_pictures(
     data_dir: Path | None = None,
 ) -> list[Path]:
     """Writes the pictures of the same page as files into a directory."""
-    with _writable(output):
+    with writable(output):
         output.mkdir(parents=True, exist_ok=True)
     found = gather(runs, ood, data_dir)
-    with _writable(output):
+    with writable(output):
         return [save(picture, output, form) for section in sections(found, image) for picture in section.pictures]
-
-
-@contextmanager
-def _writable(output: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"{output} cannot be written: {error.strerror or error}. Choose another --output.") from error
 
 
 __all__ = ["Evidence", "Picture", "Section", "gather", "sections", "write_pictures", "write_report"]

@@ -36,13 +36,14 @@ def _opening(runs: Sequence[Evidence]) -> str:
     )
     if len(runs) == 1 or len(described) > 1:
         return f"{data[0].upper()}{data[1:]}."
-    best = min(runs, key=lambda run: run.metrics["nll"])
-    right = max(runs, key=lambda run: run.metrics["accuracy"])
-    words = f"The best probabilities come from {best.name} (NLL {best.metrics['nll']:.4f})"
-    if right is best:
-        words += f", and the most right answers too ({100 * best.metrics['accuracy']:.2f} %)."
+    nll, accuracy = min(run.metrics["nll"] for run in runs), max(run.metrics["accuracy"] for run in runs)
+    best = [run.name for run in runs if run.metrics["nll"] == nll]
+    right = [run.name for run in runs if run.metrics["accuracy"] == accuracy]  # a few thousand answers tie easily
+    words = f"The best probabilities come from {' and '.join(best)} (NLL {nll:.4f})"
+    if right == best:
+        words += f", and the most right answers too ({100 * accuracy:.2f} %)."
     else:
-        words += f", the most right answers from {right.name} ({100 * right.metrics['accuracy']:.2f} %)."
+        words += f", the most right answers from {' and '.join(right)} ({100 * accuracy:.2f} %)."
     return f"{data[0].upper()}{data[1:]}. {words}"
 
 

@@ -21,16 +21,19 @@ What = Annotated[
     tyro.conf.Positional,
     tyro.conf.arg(metavar="WHAT", help_behavior_hint=""),
 ]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
+Seeds = Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="(default: as many as the scale has)")]
+Runs = Annotated[tuple[Path, ...], tyro.conf.arg(help_behavior_hint="(default: those in the output)")]
 
 
 def reproduce(
     what: What,
     scale: Scale = "desktop",
     settings: tuple[Source, ...] = ("paper", "ours"),
-    only: tuple[str, ...] = (),
-    experiments: tuple[str, ...] = (),
-    datasets: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (),
+    only: Names = (),
+    experiments: Names = (),
+    datasets: Names = (),
+    seeds: Seeds = (),
     epochs: int | None = None,
     mc_samples: int | None = None,
     output: Path = Path("runs"),
@@ -38,7 +41,7 @@ def reproduce(
     data_dir: Path | None = None,
     threads: int | None = None,
     collect: bool = False,
-    runs: tuple[Path, ...] = (),
+    runs: Runs = (),
     image: int = 0,
 ) -> int:
     """Make a table or figure of the paper again, or a part of it, beside the paper's own figures.
@@ -50,10 +53,10 @@ def reproduce(
         what: table1, table2, curves (which settings hold Table 1 back on MNIST), figure1 or figure-filters.
         scale: paper is the full protocol; desktop takes hours on two cores; smoke takes seconds, and shows only that it runs.
         settings: whose settings: those of the paper's appendix, of the authors' published commands, or ours.
-        only: methods by name, such as "affine Laplace" SGD; all by default.
-        experiments: such as mnist-mlp or cifar10-resnet20; all by default.
-        datasets: such as cifar10; all by default.
-        seeds: such as 0 1 2; as many as the scale has by default.
+        only: methods by name, such as "affine Laplace" SGD.
+        experiments: such as mnist-mlp or cifar10-resnet20.
+        datasets: such as cifar10.
+        seeds: such as 0 1 2.
         epochs: in place of the scale's; a row of its own in the table.
         mc_samples: in place of the scale's; a row of its own in the table.
         output: the folder for run directories.
@@ -61,7 +64,7 @@ def reproduce(
         data_dir: where data sets are.
         threads: CPU threads; small networks are faster with one.
         collect: train nothing; store the results of finished runs and write the table.
-        runs: for figure-filters, run directories to draw side by side in place of those in the output.
+        runs: for figure-filters, run directories to draw side by side.
         image: for figure-filters, the number of the test image that sorts the features.
     """
     require_one_process("reproduce")

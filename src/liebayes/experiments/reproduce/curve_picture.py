@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..report import Picture
 from ..report.style import MUTED, WIDTH, colour, in_style, save
+from ..run_directory import writable
 from .curves import AXES, CENTRE, CURVES, Axis
 from .recipe import Scale, Selection, plan
 from .result import FIGURES, Result
@@ -29,7 +30,9 @@ def draw_curves(results: Path, stored: Sequence[Result], scale: Scale) -> Path |
     if not measured:
         return None
     title = "The multiplicative rule on MNIST, one setting changed at a time"
-    return save(Picture(f"curves{'' if scale == 'desktop' else f'-{scale}'}", title, "", _figure(measured)), results)
+    picture = Picture(f"curves{'' if scale == 'desktop' else f'-{scale}'}", title, "", _figure(measured))
+    with writable(results, "--results"):
+        return save(picture, results)
 
 
 @in_style

@@ -30,6 +30,7 @@ from ...nn import dale, mlp, unit_signs
 from ...optim import MultiplicativeBLR
 from ...posterior import Posterior
 from ..features import feature_numbers
+from ..run_directory import writable
 
 INK, RED, BLUE, GREY = "#222222", "#c8102e", "#1f5fa8", "#8c8c8c"
 FIELDS = LinearSegmentedColormap.from_list("fields", [BLUE, "#9dbfe0", "#ffffff", "#f0a79b", RED])
@@ -184,11 +185,13 @@ def draw(network: nn.Sequential, posterior: Posterior, images: Tensor, image: Te
     )
     axes.text(0.08, 0.075, facts, transform=axes.transAxes, fontsize=9.5, color="#555555", va="center")
     figure.subplots_adjust(0.005, 0.005, 0.995, 0.995)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # A palette makes it a third of the size.
     file = BytesIO()
     figure.savefig(file, dpi=105)
-    Image.open(file).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    small = Image.open(file).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+    with writable(path, "--results"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        small.save(path, optimize=True)
 
 
 def draw_figure1c(output: Path, name: str, epochs: int) -> Path:

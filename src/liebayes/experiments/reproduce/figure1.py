@@ -22,6 +22,7 @@ from torch import Tensor
 from ...bases import Base, Laplace, Normal, Rayleigh, Uniform
 from ...groups import Additive, DiagonalAffine, LieGroup, LogScale, Multiplicative, ScaleShift, Shift
 from ...rule import Family, Fisher, differential, gaussian_step, initial_state, update
+from ..run_directory import writable
 
 INK, RED, BLUE = "#222222", "#c8102e", "#1f5fa8"
 PLATE: dict[str, Any] = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.8}
@@ -201,9 +202,11 @@ def draw_figure1(output: Path) -> Path:
     """Writes figure1.png into a folder."""
     with _double():
         figure = _figure()
-    output.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output / "figure1.png", dpi=140, pil_kwargs={"optimize": True})
-    return output / "figure1.png"
+    path = output / "figure1.png"
+    with writable(path, "--results"):
+        output.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=140, pil_kwargs={"optimize": True})
+    return path
 
 
 def _figure() -> Figure:

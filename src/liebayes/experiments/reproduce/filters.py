@@ -22,7 +22,7 @@ from ..features import activations, feature_numbers, first_layer, weight_images
 from ..opening import at_point, open_run
 from ..report import Picture, mosaic
 from ..report.style import INK, MUTED, in_style, save
-from ..run_directory import RunDirectory, RunError
+from ..run_directory import RunDirectory, RunError, writable
 from ..settings import SettingsError
 from .recipe import Planned
 from .result import write_whole
@@ -135,11 +135,13 @@ def draw_filters(
             f"{output} has no finished pair of additive and multiplicative runs yet: run liebayes reproduce table1 first, or "
             "give run directories with --runs."
         )
-    results.mkdir(parents=True, exist_ok=True)
+    with writable(results, "--results"):
+        results.mkdir(parents=True, exist_ok=True)
     page = results / "figure-filters.md"
     lines = _lines_of_other_pictures(page, set(pairs))
     for name, sides in pairs.items():
-        path = save(picture(name, f"First-layer features: {name}", sides), results)
+        with writable(results, "--results"):
+            path = save(picture(name, f"First-layer features: {name}", sides), results)
         for side in sides:
             n = side.numbers
             figures = [f"{100 * side.accuracy:.2f}", f"{n['weights']:,}", f"{n['carry_90_percent']:,}"]

@@ -16,7 +16,7 @@ from ...whole_file import whole_file
 from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
 from ..opening import at_point, load_posterior
-from ..run_directory import RunDirectory, RunError
+from ..run_directory import RunDirectory, RunError, writable
 from ..settings import TrainSettings
 from .recipe import Planned
 
@@ -161,12 +161,10 @@ def settings_of(result: Result) -> dict[str, Any]:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that is whole or not there, also if two commands do at the same time."""
-    try:
+    with writable(path, "--results"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}. Choose another --results.") from error
 
 
 def read(path: Path) -> Result:
