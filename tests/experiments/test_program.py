@@ -308,6 +308,10 @@ def test_folders_above_runs_are_left_out(runs: Path, tmp_path: Path, capsys: Cap
     assert said.err == f"liebayes: left out, as their runs are deeper below: {tmp_path / 'table1'}\n"
     assert main(["compare", str(tmp_path / "table1")]) == 1
     assert f"give those, such as {tmp_path / 'table1' / 'smoke' / 'sgd'}." in capsys.readouterr().err
+    (tmp_path / "sweep.json").write_text("[]")
+    assert main(["compare", str(tmp_path / "sweep.json"), str(runs / "affine")]) == 0
+    assert main(["compare", str(tmp_path / "sweep.json")]) == 1, "no run at all"
+    assert "holds no run" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert main(["compare", str(runs / "affine"), str(tmp_path / "empty")]) == 1, "neither a run nor above one"
 

@@ -297,17 +297,18 @@ def info() -> None:
 
 
 def _runs_among(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """What was given, without folders that hold runs only deeper below, as `reproduce` leaves them beside those of `train`."""
+    """What was given, without what `runs/*` names too: files, and folders that hold runs only deeper below, as `reproduce`'s."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
     below = {path: next(path.glob("*/**/settings.json"), None) for path in paths if not (path / "settings.json").exists()}
     above = {path: found.parent for path, found in below.items() if found is not None}
-    left = tuple(path for path in paths if path not in above)
-    if not left:
-        raise RunError(f"{paths[0]} holds no run itself, but some deeper below: give those, such as {above[paths[0]]}.")
-    if above:
+    left = tuple(path for path in paths if path not in above and not path.is_file())
+    if not left and above:
+        path, run = next(iter(above.items()))
+        raise RunError(f"{path} holds no run itself, but some deeper below: give those, such as {run}.")
+    if left and above:
         print(f"liebayes: left out, as their runs are deeper below: {', '.join(map(str, above))}", file=sys.stderr)
-    return left
+    return left or tuple(paths)
 
 
 def _require_samples(samples: int) -> None:

@@ -50,11 +50,12 @@ def learning_curve(runs: Sequence[Evidence], what: str) -> Picture:
     axes.set_xlim(0, max((run.lines[-1]["epoch"] for run in runs if run.lines), default=1) * 1.02 + 0.2)
     _plain_log(axes)
     legend(figure, runs)
-    best = min(runs, key=lambda run: _figures(run, what, "test")[1][-1])
-    final = _figures(best, what, "test")[1][-1]
+    ends = {run.name: _figures(run, what, "test")[1][-1] for run in runs}
+    final = min(ends.values())
+    best = " and ".join(name for name, end in ends.items() if end == final)
     value = f"{final:.2f} %" if what == "error" else f"{final:.4f}"
     dotted = "" if what == "train_loss" or all(run.is_point for run in runs) else " Dotted: the point estimate alone."
-    lowest = f"Lowest at the end: {best.name}, {value}." if len(runs) > 1 else f"{value} at the end."
+    lowest = f"Lowest at the end: {best}, {value}." if len(runs) > 1 else f"{value} at the end."
     caption = f"{lowest}{dotted}" if comparable(runs) else dotted.strip()
     return Picture(f"learning-{what.replace('_', '-')}", title, caption, figure)
 
