@@ -297,7 +297,7 @@ def info() -> None:
 
 
 def _runs_among(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """What was given, without what `runs/*` names too: files, and folders that hold runs only deeper below, as `reproduce`'s."""
+    """What was given, without files and folders that hold runs only deeper below: `runs/*` names those of `reproduce` too."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
     below = {path: next(path.glob("*/**/settings.json"), None) for path in paths if not (path / "settings.json").exists()}
