@@ -99,7 +99,8 @@ def fit(
             the base is narrow.
         scale_lr: another step size for everything that is not a shift; `lr` by default.
         momentum: β. None by default: the falling step size averages the samples already.
-        max_step: the bound on one step in the algebra: half a unit of log-scale, or half a width; None for no bounds.
+        max_step: the bound on one step in the algebra: half a unit of log-scale, or half a width of a base of
+            scale 1; None for no bounds.
         max_shift: how far the shift's bound may grow, in widths. It starts at `max_step`, grows by a tenth in every step
             that lowers the loss, and is halved by every step that raises it: a start many widths away is no loss.
         samples: Monte Carlo samples per step.
