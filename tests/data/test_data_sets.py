@@ -51,6 +51,24 @@ def test_folds_cover_everything_once() -> None:
     assert not torch.equal(folds[0].test_images, dataset.folds(5, seed=4)[0].test_images)
 
 
+def test_held_out_images_are_training_images() -> None:
+    dataset = data.load("digits")
+    part = dataset.held_out(300)
+    assert (len(part.train_labels), len(part.test_labels)) == (len(dataset.train_labels) - 300, 300)
+    both = torch.cat([part.train_images, part.test_images]).flatten(1), torch.cat([part.train_labels, part.test_labels])
+    assert sorted(map(tuple, torch.cat([both[0], both[1][:, None]], 1).tolist())) == sorted(
+        map(tuple, torch.cat([dataset.train_images.flatten(1), dataset.train_labels[:, None]], 1).tolist())
+    ), "all of the training images, each with its label, and none of the test images"
+    expected = dataset.train_labels.bincount() * 300 / len(dataset.train_labels)
+    assert float((part.test_labels.bincount() - expected).abs().max()) <= 1
+    assert torch.equal(part.test_images, dataset.held_out(300).test_images)
+    assert not torch.equal(part.test_images, dataset.held_out(300, seed=1).test_images)
+    assert dataset.held_out(0) is dataset
+    for wrong in (-1, len(dataset.train_labels)):
+        with pytest.raises(ValueError, match=f"from 0 to 1436, not {wrong}"):
+            dataset.held_out(wrong)
+
+
 def test_stratified_folds() -> None:
     labels = torch.tensor([0] * 7 + [1] * 3 + [2] * 11)
     fold = stratified_folds(labels, 3)

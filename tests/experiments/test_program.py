@@ -491,6 +491,33 @@ def test_a_wrong_sweep(content: object, said: str, tmp_path: Path, capsys: Captu
     assert not (tmp_path / "out").exists()
 
 
+def test_settings_are_chosen_without_the_test_images(tmp_path: Path, capsys: Captured) -> None:
+    file, output = tmp_path / "grid.json", tmp_path / "sweep"
+    fixed = {"rule": "sgd", "epochs": 1, "batch_size": 128, "held_out": 300}
+    file.write_text(json.dumps({"settings": fixed, "grid": {"lr": [0.001, 0.1]}}))
+    assert main(["sweep", str(file), "--output", str(output)]) == 0
+    said = capsys.readouterr().out
+    assert "  held out " in said
+    assert "  test " not in said
+    found = json.loads((output / "sweep.json").read_text())[0]["test_accuracy"] * 300
+    assert found == pytest.approx(round(found), abs=1e-4), "an accuracy on 300 images; the test images are 360"
+    posterior, dataset, _ = open_run(output / "lr-0.1")
+    assert torch.equal(dataset.test_images, data.load("digits").held_out(300).test_images)
+    right = posterior.predict(dataset.normalize(dataset.test_images), 1).probabilities.argmax(1) == dataset.test_labels
+    assert int(right.sum()) == round(found)
+    assert main(["compare", str(output / "lr-0.1")]) == 0
+    assert "1, held out" in capsys.readouterr().out
+    words = ["train", "--resume", "--output", str(output / "lr-0.1")]
+    assert main([*words, "--held-out", "200"]) == 1
+    assert "held_out is 200 and was 300" in capsys.readouterr().err
+
+
+def test_more_held_out_than_there_is(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["train", "--held-out", "1437", "--output", str(tmp_path / "run")]) == 2
+    assert "the number of images held out must be from 0 to 1436, not 1437" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_sweep_tells_why_it_cannot_write(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "grid.json"
     file.write_text(json.dumps({"grid": {"seed": [0, 1]}}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -120,6 +120,34 @@ class Dataset:
             for k in range(number)
         ]
 
+    def held_out(self, number: int, seed: int = 0) -> Dataset:
+        """`number` training images in the place of the test images, which are left out: to choose settings without them.
+
+        Every class gives its share. None held out is the data set itself.
+
+        >>> from liebayes import data
+        >>> data.load("digits").held_out(300)
+        Dataset('digits (300 held out)': 1,137 training and 300 test images of 1×8×8, 10 classes)
+        """
+        images = len(self.train_labels)
+        if not 0 <= number < images:
+            raise ValueError(f"{self.name}: the number of images held out must be from 0 to {images - 1}, not {number}")
+        if number == 0:
+            return self
+        share = torch.empty(images, dtype=torch.float64)  # of its class that comes before a record
+        for members in _shuffled_classes(self.train_labels, seed):
+            share[members] = (torch.arange(len(members)) + 0.5).double() / len(members)
+        order = share.argsort(stable=True)
+        out, kept = order[:number].sort().values, order[number:].sort().values
+        return replace(
+            self,
+            name=f"{self.name} ({number} held out)",
+            train_images=self.train_images[kept],
+            train_labels=self.train_labels[kept],
+            test_images=self.train_images[out],
+            test_labels=self.train_labels[out],
+        )
+
 
 def from_tensors(
     train_images: Tensor,
@@ -197,19 +225,20 @@ def _tuple(values: Sequence[float] | float | None, default: float) -> tuple[floa
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int = 0) -> Tensor:
-    """The fold of each record, from 0 to `folds` − 1: (N,). Sizes differ by at most one, over all and within each class.
-
-    Within a class, records are ordered by the SHA-256 of "seed:index", so the folds are the same with every version of
-    every library.
-    """
+    """The fold of each record, from 0 to `folds` − 1: (N,). Sizes differ by at most one, over all and within each class."""
     if not 2 <= folds <= max(len(labels), 2):
         raise ValueError(f"the number of folds must be from 2 to the {len(labels)} records, not {folds}")
     fold = torch.empty(len(labels), dtype=torch.int64)
     dealt = 0
-    for label in labels.unique(sorted=True):
-        members = (labels == label).nonzero().flatten().tolist()
-        members.sort(key=lambda index: hashlib.sha256(f"{seed}:{index}".encode()).digest())
+    for members in _shuffled_classes(labels, seed):
         # Dealt like cards, each class where the one before ended: no fold collects all the remainders.
         fold[members] = (torch.arange(len(members)) + dealt) % folds
         dealt += len(members)
     return fold
+
+
+def _shuffled_classes(labels: Tensor, seed: int) -> Iterator[list[int]]:
+    """The records of each class, ordered by the SHA-256 of "seed:index": the same with every version of every library."""
+    for label in labels.unique(sorted=True):
+        members = (labels == label).nonzero().flatten().tolist()
+        yield sorted(members, key=lambda index: hashlib.sha256(f"{seed}:{index}".encode()).digest())

@@ -67,7 +67,8 @@ class Display:
             return
         figures = ""
         if "test_accuracy" in line:
-            figures = f"test {100 * line['test_accuracy']:.2f} %  NLL {line['test_nll']:.4f}  ECE {line['test_ece']:.4f}  "
+            on = "held out" if self.settings.held_out else "test"
+            figures = f"{on} {100 * line['test_accuracy']:.2f} %  NLL {line['test_nll']:.4f}  ECE {line['test_ece']:.4f}  "
             self.figures = f"after epoch {line['epoch']}: {figures}"
         speed = self._steps * self.images_per_step / max(time.monotonic() - self._began, 1e-9)
         text = (

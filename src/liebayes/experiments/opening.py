@@ -34,7 +34,7 @@ def open_run(path: Path | str, data_dir: Path | None = None) -> tuple[Posterior,
             f"{path} was trained on data of its own, {settings.dataset!r}, which are not registered: "
             "use liebayes.data.register and liebayes.experiments.open_run from Python."
         )
-    dataset = data.load(settings.dataset, data_dir or settings.data_dir)
+    dataset = data.load(settings.dataset, data_dir or settings.data_dir).held_out(settings.held_out)
     if fingerprint(dataset) != directory.read_json("environment.json").get("data"):
         warnings.warn(
             f"{path} was trained on other data than {settings.dataset!r} is now: test images may have been trained on.",

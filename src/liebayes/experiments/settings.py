@@ -28,6 +28,8 @@ class TrainSettings:
     liebayes.experiments.train(settings, dataset=...)."""
     data_dir: Path | None = None
     """Where data sets are. Missing ones are downloaded there."""
+    held_out: int = 0
+    """Training images to leave out and evaluate on, in place of the test images: to choose settings without those."""
     model: str | None = None
     """mlp, lenet or resnet20."""
     rule: Rule = "affine"
@@ -231,7 +233,7 @@ def _require(s: TrainSettings) -> None:
         require(name, lambda value: value >= 1, "at least 1")
     for name in ("lr", "scale_lr", "max_step"):
         require(name, lambda value: value > 0, "positive")
-    for name in ("temperature", "prior_precision", *_CURVATURE, "warmup_epochs", "checkpoint_seconds", "seed"):
+    for name in ("temperature", "prior_precision", *_CURVATURE, "warmup_epochs", "checkpoint_seconds", "seed", "held_out"):
         require(name, lambda value: value >= 0, "zero or positive")
     require("seed", lambda value: value < 2**63, "below 2^63")
     for name in ("momentum", "scale_momentum"):

@@ -35,6 +35,7 @@ def comparison(runs: Sequence[Path]) -> Table:
             continue
         last = evaluated[-1]
         done += "" if last is lines[-1] else f", figures of {last['epoch']}"
+        done += ", held out" if settings.held_out else ""
         figures = [f"{last[key]:.4f}" for key in ("test_nll", "test_ece", "point_nll")]
         table.add_row(
             name, settings.rule, base, done, f"{100 * last['test_accuracy']:.2f} %", *figures, duration(last["seconds"])

@@ -85,8 +85,9 @@ class _Learner:
     """What is trained, on what, and how far it is."""
 
     def __init__(self, settings: TrainSettings, dataset: data.Dataset, ranks: Team) -> None:
-        self.settings, self.dataset, self.ranks = settings, dataset, ranks
+        self.settings, self.ranks = settings, ranks
         try:
+            self.dataset = dataset = dataset.held_out(settings.held_out)
             if not len(dataset.test_labels) or len(dataset.class_names) < 2:
                 raise ValueError(
                     f"Runs are judged on test images of at least two classes, but {dataset.name} has "
@@ -278,10 +279,10 @@ def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_si
 def _restore(run: RunDirectory, learner: _Learner) -> None:
     """Takes up the newest good checkpoint, if settings and data are those it was written with. Nothing is written."""
     run.metrics()
+    _require_same(learner.settings, run.settings().to_json(), run.path)
     now, then = fingerprint(learner.dataset), run.read_json("environment.json").get("data")
     if now != then:
         raise RunError(f"The data of {run.path} have changed: {then} then, {now} now. Bring back those it was started with.")
-    _require_same(learner.settings, run.settings().to_json(), run.path)
     tree = checkpoint.load_last_good(run.checkpoint)
     if tree is None:
         return  # interrupted before the first checkpoint: from the start

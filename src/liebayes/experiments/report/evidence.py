@@ -157,13 +157,13 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
     """Opens runs and predicts with them. Runs of one data set share it, and the images from outside."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
-    outsides: dict[tuple[str, Path | None], tuple[data.Dataset, Outside]] = {}
+    outsides: dict[tuple[str, Path | None, int], tuple[data.Dataset, Outside]] = {}
     found = []
     names = run_names(paths)
     for number, (path, name, slug) in enumerate(zip(paths, names, slugs(names), strict=True)):
         posterior, dataset, settings = open_run(path, data_dir)
         directory = RunDirectory(path)
-        place = (settings.dataset, data_dir or settings.data_dir)
+        place = (settings.dataset, data_dir or settings.data_dir, settings.held_out)
         if place not in outsides:
             outsides[place] = dataset, outside_images(dataset, ood, place[1])
         dataset, outside = outsides[place]

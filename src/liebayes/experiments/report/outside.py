@@ -44,7 +44,7 @@ def outside_images(dataset: data.Dataset, choice: str | None, data_dir: Path | N
             known = ", ".join([*MADE, *data.names()])
             raise SettingsError(f"--ood must be one of {known}, but is {choice}.")
         return Outside(choice, _fitted(data.load(choice, data_dir), dataset))
-    companion = COMPANIONS.get(dataset.name)
+    companion = COMPANIONS.get(dataset.name.partition(" ")[0])  # also of data of which images are held out
     if companion is not None and len(dataset.image_shape) == 3:
         try:
             return Outside(companion, _fitted(data.load(companion, data_dir, download=False), dataset))
