@@ -431,6 +431,8 @@ def test_a_sweep_is_a_table_and_resumes(tmp_path: Path, capsys: Captured, monkey
         ("lr-1e+30", 1e30, True),
     ], "the lowest NLL first, what failed last"
     assert rows[0]["test_nll"] == RunDirectory(output / "lr-0.1").metrics()[-1]["test_nll"]
+    assert rows[0]["settings"]["batch_size"] == 128
+    assert str(tmp_path) not in json.dumps(rows), "a place of this machine"
     table = (output / "sweep.md").read_text()
     assert table in said
     assert table.count("\n") == 2 + 3
@@ -441,6 +443,7 @@ def test_a_sweep_is_a_table_and_resumes(tmp_path: Path, capsys: Captured, monkey
     monkeypatch.setattr(module, "train", lambda settings: trained.append(settings) or original(settings))
     assert main(["sweep", str(file), "--output", str(output)]) == 1
     assert [(settings.lr, settings.resume) for settings in trained] == [(1e30, True), (0.001, True)]
+    rows[1]["sessions"] = 2
     assert json.loads((output / "sweep.json").read_text()) == rows
     # Interrupted while an earlier run trains, it keeps the rows of later ones.
     (output / "lr-0.001" / "posterior.safetensors").unlink()

@@ -216,6 +216,15 @@ def environment() -> dict[str, Any]:
     }
 
 
+def provenance(environment: dict[str, Any], settings: TrainSettings) -> dict[str, Any]:
+    """What a reader of figures needs to get the same, without places of this machine."""
+    kept = {k: v for k, v in settings.to_json().items() if k not in ("data_dir", "output", "resume", "checkpoint_seconds")}
+    first = {
+        name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git", "data")
+    }
+    return {"settings": kept, **first, "sessions": 1 + len(environment.get("resumed", []))}
+
+
 def fingerprint(dataset: Dataset) -> str:
     """Tells whether data are the same: the sizes, and a checksum of everything a run reads of them."""
     digest = hashlib.sha256(repr((dataset.class_names, dataset.mean, dataset.std, dataset.augmentation)).encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .processes import require_one_process
-from .run_directory import BusyRunError, RunDirectory, RunError, writable
+from .run_directory import BusyRunError, RunDirectory, RunError, provenance, writable
 from .settings import SettingsError, TrainSettings, read_json, resolved
 from .train import InterruptedRunError, train
 
@@ -95,7 +95,8 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
         # One bad corner of a grid, such as a step size that diverges, is a result too.
         return {**row, "failed": " ".join(str(error).split())}
     last = run.metrics()[-1]
-    return {**row, **{column: last[column] for column in COLUMNS}}
+    known = provenance(run.read_json("environment.json"), run.settings())
+    return {**row, **{column: last[column] for column in COLUMNS}, **known}
 
 
 def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:

@@ -125,7 +125,7 @@ def draw_filters(
     for run in done:
         prepare(run, data_dir)
         given = run.given
-        kind = f"{run.method.source}{'-adaptive' if 'Adaptive' in run.method.name else ''}"
+        kind = "-".join([run.method.source, *run.method.slug.split("-")[1:]])  # two of a kind differ in the rule only
         name = f"filters-{run.experiment.name}-{kind}-{run.scale}-e{given['epochs']}-k{given['mc_samples']}-seed{run.seed}"
         pairs.setdefault(name, []).append(sides_of(run.directory(output), run.method.name, image, data_dir))
     if not chosen:

@@ -16,7 +16,7 @@ from ...whole_file import whole_file
 from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
 from ..opening import at_point, load_posterior
-from ..run_directory import RunDirectory, RunError, writable
+from ..run_directory import RunDirectory, RunError, provenance, writable
 from ..settings import TrainSettings
 from .recipe import Planned
 
@@ -90,15 +90,6 @@ def failed(run: Planned, directory: Path, reason: str) -> Result:
     files = RunDirectory(directory)
     environment, settings = files.read_json("environment.json"), files.settings()
     return {**identity(run, settings), "failed": reason, **provenance(environment, settings)}
-
-
-def provenance(environment: Result, settings: TrainSettings) -> Result:
-    """What a reader needs to get the same figures, without places of this machine."""
-    kept = {k: v for k, v in settings.to_json().items() if k not in ("data_dir", "output", "resume", "checkpoint_seconds")}
-    first = {
-        name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git", "data")
-    }
-    return {"settings": kept, **first, "sessions": 1 + len(environment.get("resumed", []))}
 
 
 def _features(posterior: Posterior, dataset: data.Dataset) -> Result:
