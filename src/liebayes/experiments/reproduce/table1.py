@@ -115,7 +115,9 @@ TABLE1 = Recipe(
             },
             {
                 "paper": Budget(seeds=5),
-                "desktop": Budget(seeds=3, epochs=20, mc_samples=8, settings={"evaluate_every": 5}),
+                "desktop": Budget(
+                    seeds=3, epochs=20, mc_samples=8, seeds_of={TUNED.name: 5}, settings={"evaluate_every": 5}
+                ),
                 "smoke": Budget(seeds=1, epochs=1, mc_samples=2, images=200, settings=_SMOKE),
             },
             images=60_000,
