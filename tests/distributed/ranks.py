@@ -74,3 +74,4 @@ def main(module: str, folder: Path, rank: int) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # as in liebayes.__main__: past this a thread of gloo may abort a process that has done its work

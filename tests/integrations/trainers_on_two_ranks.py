@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -114,3 +115,4 @@ if __name__ == "__main__":
     dist.barrier()
     gc.collect()  # DistributedDataParallel must not outlive its process group
     dist.destroy_process_group()
+    os._exit(0)  # as in liebayes.__main__: past this a thread of gloo may abort a process that has done its work
