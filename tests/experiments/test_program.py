@@ -481,6 +481,7 @@ def test_a_combination_that_is_refused_is_a_result_too(tmp_path: Path, capsys: C
         ({"grid": {"lr": 1}}, "must be a list of different values"),
         ({"grid": {"lr": [1, 1]}}, "must be a list of different values"),
         ({"grid": {"output": ["a"]}}, "output cannot be an axis"),
+        ({"grid": {"held_out": [0, 300]}}, "held_out cannot be an axis"),
         ({"grid": {"lr": [1]}, "settings": {"lr": 1}}, "both in the settings and in the grid"),
         ({"grid": {"speed": [1]}}, "there is no setting 'speed'"),
         ({"grid": {"lr": [1, -1]}}, "--lr must be positive"),
@@ -501,6 +502,7 @@ def test_settings_are_chosen_without_the_test_images(tmp_path: Path, capsys: Cap
     assert main(["sweep", str(file), "--output", str(output)]) == 0
     said = capsys.readouterr().out
     assert "  held out " in said
+    assert "| run | accuracy on 300 held out | NLL |" in said
     assert "  test " not in said
     found = json.loads((output / "sweep.json").read_text())[0]["test_accuracy"] * 300
     assert found == pytest.approx(round(found), abs=1e-4), "an accuracy on 300 images; the test images are 360"

@@ -56,7 +56,7 @@ def combinations(content: Any) -> dict[str, TrainSettings]:
         raise SettingsError('a sweep is a JSON object {"settings": {...}, "grid": {"lr": [0.1, 0.01], ...}}.')
     fixed, grid = content.get("settings", {}), content["grid"]
     for setting, values in grid.items():
-        if setting in ("output", "resume", "data_dir", "checkpoint_seconds"):
+        if setting in ("output", "resume", "data_dir", "checkpoint_seconds", "held_out"):  # one judge for all runs
             raise SettingsError(f"{setting} cannot be an axis of the grid.")
         if not isinstance(values, list) or not values or any(values.count(value) > 1 for value in values):
             raise SettingsError(f"the axis {setting} must be a list of different values, but is {json.dumps(values)}.")
@@ -104,7 +104,9 @@ def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     ordered = sorted(rows.values(), key=lambda row: row.get("test_nll", float("inf")))
     directory = RunDirectory(output)
     directory.write_json("sweep.json", ordered, alone=False)
-    lines = ["| run | accuracy | NLL | ECE | point NLL | seconds |", "|---|---|---|---|---|---|"]
+    judged = next((row["settings"]["held_out"] for row in ordered if "settings" in row), 0)
+    on = f" on {judged:,} held out" if judged else ""
+    lines = [f"| run | accuracy{on} | NLL | ECE | point NLL | seconds |", "|---|---|---|---|---|---|"]
     for row in ordered:
         if "failed" in row:
             lines.append(f"| {row['run']} | failed: {row['failed']} | | | | |")
