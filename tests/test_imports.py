@@ -19,7 +19,7 @@ ALLOWED = {
     "variational": {"groups", "bases", "rule"},
     "threads": {"native"},
     "prediction": {"threads"},
-    "posterior": {"groups", "bases", "rule", "prediction", "threads", "whole_file", "late_backward"},
+    "posterior": {"groups", "bases", "rule", "prediction", "threads", "atomic_write", "late_backward"},
     "native": set(),
     # An optimizer hands out its posterior.
     "optim": {"native", "groups", "bases", "rule", "posterior", "threads", "late_backward"},
@@ -27,8 +27,8 @@ ALLOWED = {
     "integrations": {"optim"},
     "metrics": set(),
     "nn": set(),
-    "data": {"whole_file"},
-    "whole_file": set(),
+    "data": {"atomic_write"},
+    "atomic_write": set(),
     "late_backward": set(),
 }
 """What each room may import of ours; rooms that are not here may import all."""

@@ -25,7 +25,7 @@ from .groups import LieGroup
 from .late_backward import aliased
 from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches, installed, slots_of
 from .rule import Family
-from .whole_file import whole_file
+from .atomic_write import atomic_write
 
 FORMAT = "liebayes posterior 1"
 
@@ -230,7 +230,7 @@ class Posterior:
             "temperature": repr(float(self.temperature)),
             "families": json.dumps(header, indent=1),
         }
-        with whole_file(Path(path)) as partial:
+        with atomic_write(Path(path)) as partial:
             save_file({key: value.clone() for key, value in tensors.items()}, partial, metadata=metadata)
 
     @classmethod

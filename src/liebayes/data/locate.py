@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..whole_file import whole_file
+from ..atomic_write import atomic_write
 from .errors import DataError, DataFileError, MissingDataError, reason
 
 VARIABLE = "LIEBAYES_DATA"
@@ -89,7 +89,7 @@ def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = 
 
 def _fetch(address: str, path: Path, md5: str) -> Path:
     digest = hashlib.md5(usedforsecurity=False)
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         with open(partial, "wb") as out, urllib.request.urlopen(address, timeout=TIMEOUT) as answer:
             size = 0
             while chunk := answer.read(_CHUNK):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..whole_file import whole_file
+from ..atomic_write import atomic_write
 
 FORMAT = "liebayes checkpoint 1"
 
@@ -50,7 +50,7 @@ def save(tree: Mapping[str, Any], path: Path) -> None:
 
     text = json.dumps(outline(tree, ""))
     try:
-        with whole_file(path, alone=True) as partial:
+        with atomic_write(path, alone=True) as partial:
             save_file(tensors, partial, metadata={"format": FORMAT, "tree": text, "checksum": _checksum(text, tensors)})
             with open(partial, "rb") as file:  # before the old one gives up its name
                 os.fsync(file.fileno())

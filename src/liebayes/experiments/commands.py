@@ -15,7 +15,7 @@ import torch
 import tyro
 
 from .. import __version__, data, native
-from ..whole_file import whole_file
+from ..atomic_write import atomic_write
 from .command_line import optional_arguments_without_none, parse, settings_type
 from .opening import open_run
 from .pictures import read_images
@@ -199,7 +199,7 @@ def predict(
     if output is None:
         sys.stdout.writelines(lines)
         return
-    with writable(output), whole_file(output) as partial:
+    with writable(output), atomic_write(output) as partial:
         partial.write_text("".join(lines), encoding="utf-8")
 
 

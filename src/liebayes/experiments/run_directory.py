@@ -27,7 +27,7 @@ import torch
 
 from .. import __version__, native
 from ..data import Dataset
-from ..whole_file import whole_file
+from ..atomic_write import atomic_write
 from . import checkpoint
 from .settings import SettingsError, TrainSettings
 
@@ -133,7 +133,7 @@ class RunDirectory:
     def write_text(self, name: str, text: str, *, alone: bool = True) -> None:
         """Writes a file that is whole or not there; without a lock on the directory, not `alone`."""
         try:
-            with whole_file(self.path / name, alone=alone) as partial:
+            with atomic_write(self.path / name, alone=alone) as partial:
                 partial.write_text(text, encoding="utf-8")
         except OSError as error:
             raise RunError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...whole_file import whole_file
+from ...atomic_write import atomic_write
 from ..run_directory import writable
 from .evidence import Evidence, gather
 from .page import html
@@ -29,7 +29,7 @@ def write_report(
         output.parent.mkdir(parents=True, exist_ok=True)
     found = gather(runs, ood, data_dir)
     text = html(found, sections(found, image))
-    with writable(output), whole_file(output) as partial:
+    with writable(output), atomic_write(output) as partial:
         partial.write_text(text, encoding="utf-8")
     return output
 

@@ -12,7 +12,7 @@ from typing import Any
 from ... import data
 from ...metrics import auroc
 from ...posterior import Posterior
-from ...whole_file import whole_file
+from ...atomic_write import atomic_write
 from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
 from ..opening import at_point, load_posterior
@@ -154,7 +154,7 @@ def write_whole(path: Path, text: str) -> None:
     """Writes a file that is whole or not there, also if two commands do at the same time."""
     with writable(path, "--results"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(text, encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from liebayes.whole_file import whole_file
+from liebayes.atomic_write import atomic_write
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -17,7 +17,7 @@ def test_a_failure_leaves_the_file_that_was_there_and_nothing_beside_it(tmp_path
     path.write_text("old")
 
     def interrupted() -> None:
-        with whole_file(path, alone=alone) as partial:
+        with atomic_write(path, alone=alone) as partial:
             partial.write_text("half")
             assert path.read_text() == "old"
             raise KeyboardInterrupt
@@ -31,7 +31,7 @@ def test_many_write_one_file_at_the_same_time(tmp_path: Path) -> None:
     path, all_have_written = tmp_path / "table.md", Barrier(4)
 
     def write(letter: str) -> None:
-        with whole_file(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(letter * 1000)
             all_have_written.wait(timeout=60)
 
@@ -46,7 +46,7 @@ def test_a_link_stays_one_and_modes_are_those_of_new_files(tmp_path: Path) -> No
     link, plain = tmp_path / "link", tmp_path / "plain"
     link.symlink_to(tmp_path / "disk" / "target")
     plain.touch()
-    with whole_file(link) as partial:
+    with atomic_write(link) as partial:
         partial.write_text("new")
         partial.chmod(0o600)  # as safetensors does
     assert link.is_symlink()
@@ -55,7 +55,7 @@ def test_a_link_stays_one_and_modes_are_those_of_new_files(tmp_path: Path) -> No
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    block = whole_file(tmp_path / "nowhere" / "file")
+    block = atomic_write(tmp_path / "nowhere" / "file")
     with pytest.raises(FileNotFoundError, match=r"There is no such folder: .*nowhere'$"):
         block.__enter__()
 
@@ -63,6 +63,6 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_what_a_killed_process_has_left_is_overwritten_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     (tmp_path / ".checkpoint.safetensors.part").write_text("of a killed process")
-    with whole_file(path, alone=True) as partial:
+    with atomic_write(path, alone=True) as partial:
         partial.write_text("new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("checkpoint.safetensors", "new")]

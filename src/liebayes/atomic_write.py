@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Writing files atomically: complete, or not there at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, alone: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, alone: bool = False) -> Iterator[Path]:
     """A place beside ``path`` to write to, moved to ``path`` when the block ends, and removed if it fails.
 
     So whatever happens while writing, ``path`` is what it was, or new and complete.
