@@ -20,12 +20,12 @@ from torch.distributions import Distribution
 
 from . import bases as _bases
 from . import groups as _groups
+from .atomic_write import atomic_write
 from .bases import Base
 from .groups import LieGroup
 from .late_backward import aliased
 from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches, installed, slots_of
 from .rule import Family
-from .atomic_write import atomic_write
 
 FORMAT = "liebayes posterior 1"
 

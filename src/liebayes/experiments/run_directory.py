@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from .. import __version__, native
-from ..data import Dataset
 from ..atomic_write import atomic_write
+from ..data import Dataset
 from . import checkpoint
 from .settings import SettingsError, TrainSettings
 

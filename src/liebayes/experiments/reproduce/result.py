@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ... import data
+from ...atomic_write import atomic_write
 from ...metrics import auroc
 from ...posterior import Posterior
-from ...atomic_write import atomic_write
 from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
 from ..opening import at_point, load_posterior
