@@ -1,4 +1,4 @@
-"""Who behaves like an optimizer of torch.optim: every behaviour of tests/optim/behaviours.py on ours, our baselines, ivon-opt
+"""Who behaves like an optimizer of torch.optim: every behaviour of tests/support/behaviours on ours, our baselines, ivon-opt
 and SGD.
 
     python benchmarks/behaviours.py [--output results/behaviours]
@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "optim"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from adapters import BASELINES, IVON, OURS, SGD
-from behaviours import REGISTRY, verdict
+from support.behaviours import REGISTRY, verdict
+from support.behaviours.adapters import BASELINES, IVON, OURS, SGD
 
 COMMAND = "python benchmarks/behaviours.py"
 

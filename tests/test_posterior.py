@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.user_defined import Logistic
 from torch import Tensor, nn
 from torch.distributions import Independent, MultivariateNormal
 from torch.distributions import Laplace as TorchLaplace
 from torch.distributions import Normal as TorchNormal
 from torch.func import functional_call
 from torch.utils.data import DataLoader, TensorDataset
-from user_defined import Logistic
 
 import liebayes as lb
 from liebayes.bases import (

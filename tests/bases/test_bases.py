@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from oracles.expectation import nodes_and_weights
-from registry import BASES, SMOOTH, BaseCase
 from scipy import integrate, stats
-from user_defined import Logistic
+from support.registry import BASES, SMOOTH, BaseCase
+from support.user_defined import Logistic
 
 from liebayes.bases import (
     Base,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
+from support.user_defined import Logistic
 from torch import Tensor, distributions
-from user_defined import Logistic
 
 from liebayes.bases import from_distribution
 

@@ -27,9 +27,9 @@ TIMEOUT = 100
 
 def results_of_two_ranks(module: str, factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """For every entry of the module's `SCENARIOS` its results on rank 0 and rank 1."""
-    from once import once_for_all_workers
+    from support.once_per_session import once_per_session
 
-    folder = once_for_all_workers(factory, module, lambda folder: run_on_two_ranks(module, folder))
+    folder = once_per_session(factory, module, lambda folder: run_on_two_ranks(module, folder))
     results = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
     return {name: [result[name] for result in results] for name in results[0]}
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from drawing import Drawn, assert_close, strictly_lower
 from hypothesis import given
 from hypothesis import strategies as st
-from registry import GROUPS, GroupCase
+from support.elements import Drawn, assert_close, strictly_lower
+from support.registry import GROUPS, GroupCase
 
 from liebayes.groups import LieGroup
 

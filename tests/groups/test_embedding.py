@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from drawing import Drawn
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from oracles.embedding import embed, embed_point, embed_vector
-from registry import GROUPS, GroupCase
 from scipy.linalg import expm
+from support.elements import Drawn
+from support.registry import GROUPS, GroupCase
 
 from liebayes.groups import Affine, DiagonalAffine, MatrixShift, ScaleShift, TriangularAffine, TriangularShift, expm1_ratio
 from liebayes.groups.exponential import scale_of

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from oracles.expectation import nodes_and_weights
-from registry import BASES
-from user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, Rapidity, SinhShift
+from support.registry import BASES
+from support.user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, Rapidity, SinhShift
 
 import liebayes as lb
 from liebayes.bases import Normal

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import trainers_on_two_ranks as program
-from once import once_for_all_workers
+from support.once_per_session import once_per_session
 
 pytest.importorskip("accelerate")
 pytest.importorskip("lightning")
@@ -28,7 +28,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         done = subprocess.run(command, env=environment, timeout=120, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
-    folder = once_for_all_workers(tmp_path_factory, "trainers", run)
+    folder = once_per_session(tmp_path_factory, "trainers", run)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

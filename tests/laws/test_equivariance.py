@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from drawing import Seeded, assert_close, flattened, plus
-from registry import GROUPS, GroupCase
+from support.elements import Seeded, assert_close, flattened, plus
+from support.registry import GROUPS, GroupCase
 from torch.utils import _pytree as pytree
 
 from liebayes import Absorbed, Adaptive, Fisher

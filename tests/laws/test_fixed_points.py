@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from drawing import flattened
 from oracles.expectation import nodes_and_weights, plane
-from registry import SMOOTH, BaseCase
 from scipy import stats
+from support.elements import flattened
+from support.registry import SMOOTH, BaseCase
 
 from liebayes import Absorbed
 from liebayes.bases import Dirac, Exponential, Rayleigh

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from drawing import Drawn, assert_close, flattened, pairing, plus, scaled
 from hypothesis import given
 from hypothesis import strategies as st
-from registry import GROUPS, GroupCase
+from support.elements import Drawn, assert_close, flattened, pairing, plus, scaled
+from support.registry import GROUPS, GroupCase
 from torch.utils import _pytree as pytree
 
 every_group = pytest.mark.parametrize("case", GROUPS, ids=str)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from drawing import Seeded, assert_close, basis, flattened, pairing, plus, scaled
 from oracles.expectation import rule_of
-from registry import PAIRS, BaseCase, GroupCase, singular
-from user_defined import IsotropicAffine
+from support.elements import Seeded, assert_close, basis, flattened, pairing, plus, scaled
+from support.registry import PAIRS, BaseCase, GroupCase, singular
+from support.user_defined import IsotropicAffine
 
 from liebayes import Family, Fisher
 from liebayes.rule import differential, differential_by_samples

@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 import torch
-from adapters import BASELINES, IVON, OURS, SGD, Adapter
-from behaviours import REGISTRY, Behaviour, train_compiled, verdict
+from support.behaviours import REGISTRY, Behaviour, train_compiled, verdict
+from support.behaviours.adapters import BASELINES, IVON, OURS, SGD, Adapter
 
 COMPILED = ("AffineBLR", "MultiplicativeBLR", "IVON", "VOGN")
 

@@ -6,7 +6,7 @@ end point of two of them.
 
 import numpy as np
 import torch
-from registry import BaseCase, GroupCase
+from support.registry import BaseCase, GroupCase
 from torch import Tensor
 
 ORDER = 12

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawing import Seeded, assert_close, plus, scaled
 from oracles.embedding import embed
 from oracles.expectation import rule_of
-from registry import BASES, GROUPS, PAIRS, BaseCase, GroupCase
 from scipy import stats
+from support.elements import Seeded, assert_close, plus, scaled
+from support.registry import BASES, GROUPS, PAIRS, BaseCase, GroupCase
+from support.user_defined import Logistic, SinhShift
 from torch import distributions
-from user_defined import Logistic, SinhShift
 
 from liebayes import Family, ProductFamily
 from liebayes.bases import Cauchy, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform, Wrapped

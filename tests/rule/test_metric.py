@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from drawing import Seeded, assert_close, basis, flattened, pairing, plus, scaled
 from oracles.expectation import rule_of
-from registry import BASES, GROUPS, PAIRS, BaseCase, GroupCase, singular
+from support.elements import Seeded, assert_close, basis, flattened, pairing, plus, scaled
+from support.registry import BASES, GROUPS, PAIRS, BaseCase, GroupCase, singular
+from support.user_defined import IsotropicAffine, PlainDiagonalAffine
 from torch.utils import _pytree as pytree
-from user_defined import IsotropicAffine, PlainDiagonalAffine
 
 from liebayes import Absorbed, Adaptive, Family, Fisher
 from liebayes.bases import (

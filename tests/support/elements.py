@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from registry import GroupCase
 from torch.utils import _pytree as pytree
 
 from liebayes.groups import MatrixShift, Product, TriangularShift
+
+from .registry import GroupCase
 
 Numbers = Callable[[int], list[float]]
 

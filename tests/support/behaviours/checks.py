@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from adapters import Adapter, NotApplicableError
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from liebayes.baselines import PerExampleError
+
+from .adapters import Adapter, NotApplicableError
 
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(100))
 Y = torch.arange(16) % 3

@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import torch
-from adapters import Adapter
-from checks import (
+from torch import Tensor, nn
+
+from .adapters import Adapter
+from .checks import (
     X,
     Y,
     behaviour,
@@ -22,7 +24,6 @@ from checks import (
     two_runs,
     values,
 )
-from torch import Tensor, nn
 
 
 @behaviour("clipping after the block", "clip_grad_norm_ between backward and step counts")

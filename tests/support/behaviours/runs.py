@@ -11,8 +11,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from adapters import Adapter, NotApplicableError
-from checks import (
+from torch import Tensor, nn
+
+from liebayes.optim import buckets
+
+from .adapters import Adapter, NotApplicableError
+from .checks import (
     X,
     behaviour,
     close,
@@ -25,9 +29,6 @@ from checks import (
     train,
     values,
 )
-from torch import Tensor, nn
-
-from liebayes.optim import buckets
 
 
 @behaviour("the point between steps", "construction changes nothing; the module holds a documented point, never a sample")

@@ -8,8 +8,16 @@ from typing import Any
 from unittest import mock
 
 import torch
-from adapters import Adapter, NotApplicableError
-from checks import (
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import liebayes as lb
+from liebayes.bases import Exponential, Laplace, Normal
+from liebayes.groups import Additive, DiagonalAffine, Multiplicative
+from liebayes.optim import buckets
+
+from .adapters import Adapter, NotApplicableError
+from .checks import (
     X,
     Y,
     behaviour,
@@ -25,13 +33,6 @@ from checks import (
     train,
     values,
 )
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-
-import liebayes as lb
-from liebayes.bases import Exponential, Laplace, Normal
-from liebayes.groups import Additive, DiagonalAffine, Multiplicative
-from liebayes.optim import buckets
 
 
 @behaviour("groups and bases by parameter group", "multiplicative, affine and additive parameters in one optimizer")

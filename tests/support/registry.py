@@ -7,7 +7,6 @@ import torch
 from scipy import stats
 from torch.distributions import Gamma as TorchGamma
 from torch.distributions import Gumbel as TorchGumbel
-from user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, SinhShift
 
 from liebayes.bases import (
     Base,
@@ -23,6 +22,8 @@ from liebayes.bases import (
     from_distribution,
 )
 from liebayes.groups import Additive, Affine, DiagonalAffine, LieGroup, Multiplicative, Product, TriangularAffine
+
+from .user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, SinhShift
 
 
 def _like(*shape: int) -> torch.Tensor:

@@ -4,12 +4,9 @@ The registry runs on every optimizer through its adapter: `tests/optim/test_beha
 `benchmarks/behaviours.py` for the table of who passes what. Importing a file of behaviours registers them.
 """
 
-import behaviours_of_samples  # noqa: F401, I001
-import behaviours_of_gradients  # noqa: F401
-import behaviours_of_parameters
-import behaviours_of_runs  # noqa: F401
-from checks import REGISTRY, Behaviour, verdict
-
-train_compiled = behaviours_of_parameters.train_compiled
+# In the order of the table.
+from . import samples, gradients, parameters, runs  # noqa: F401, I001
+from .checks import REGISTRY, Behaviour, verdict
+from .parameters import train_compiled
 
 __all__ = ["REGISTRY", "Behaviour", "train_compiled", "verdict"]

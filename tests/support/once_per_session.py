@@ -1,4 +1,4 @@
-"""Slow preparations once for all workers of `pytest -n`, each of which would repeat them."""
+"""Slow preparations, done once per test session even where `pytest -n` has several workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT = 150
+TIMEOUT = 600
+"""Seconds to wait for another worker: only to end a session that hangs."""
 
 
-def once_for_all_workers(factory: pytest.TempPathFactory, name: str, prepare: Callable[[Path], None]) -> Path:
-    """The folder that `prepare` has filled, in this worker or in another; the others fail with it."""
+def once_per_session(factory: pytest.TempPathFactory, name: str, prepare: Callable[[Path], None]) -> Path:
+    """The folder that `prepare` fills, in this worker or in another one. If it fails, it fails for all of them."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = factory.mktemp(name)
         prepare(folder)
@@ -25,7 +26,7 @@ def once_for_all_workers(factory: pytest.TempPathFactory, name: str, prepare: Ca
         end = time.monotonic() + TIMEOUT
         while not (folder / "done").exists():
             if time.monotonic() > end or (folder / "failed").exists():
-                raise RuntimeError(f"The preparation {name} has failed in another worker.") from None
+                raise RuntimeError(f"Preparing {name} failed in another worker.") from None
             time.sleep(0.1)
         return folder
     try:

@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from adapters import Adapter
-from checks import (
+from torch import Tensor, nn
+
+from .adapters import Adapter
+from .checks import (
     InterruptError,
     X,
     behaviour,
@@ -25,7 +27,6 @@ from checks import (
     two_runs,
     values,
 )
-from torch import Tensor, nn
 
 
 @behaviour("exception in the block", "weights are exactly restored after an exception between forward and step")
