@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .quadrature import REAL_LINE, Support, integrate, resolving_step
+from .quadrature import REAL_LINE, Support, integrate, resolving_step, stein_kernel
 
 
 class Base(ABC):
@@ -54,6 +54,19 @@ class Base(ABC):
     def add_score(self, gradient: Tensor, x: Tensor, weight: float) -> Tensor:
         """gradient + weight·s(x)."""
         return gradient.add(self.score(x), alpha=weight)
+
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        """κ(x) = q₀(x)⁻¹ ∫ₓ^∞ (t − E[ε])·q₀(t) dt, elementwise; by quadrature, or in closed form.
+
+        Integration by parts: E[(ε − E[ε])·f(ε)] = E[κ(ε)·f′(ε)] for every smooth f; with f(ε) = ε, E[κ(ε)] = Var(ε).
+        """
+        try:
+            mean = self.mean
+        except ValueError as error:
+            raise ValueError(
+                f"{self} has no Stein kernel, which needs a mean. Use a base with lighter tails, such as StudentT(3)."
+            ) from error
+        return stein_kernel(self.log_prob, mean, self.support, x)
 
     # Moments. A base without one says so where it is asked for.
 
@@ -201,6 +214,9 @@ class Scaled(Base):
 
     def log_prob(self, x: Tensor) -> Tensor:
         return self.base.log_prob(x / self.factor) - math.log(self.factor)
+
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        return self.factor**2 * self.base.stein_kernel(x / self.factor)
 
 
 class QuantileBase(Base):

@@ -37,6 +37,14 @@ class Rayleigh(QuantileBase):
     def score(self, x: Tensor) -> Tensor:
         return 1 / x - x / self.scale**2
 
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        """1 − μ(1 − erfcx(z/√2))/z with z = x/scale and μ = √(π/2); near 0 from erfcx(y) = Σ (−y)ⁿ/Γ(n/2 + 1)."""
+        z = x.double() / self.scale
+        y = z / math.sqrt(2)
+        series = math.sqrt(math.pi) / 2 * sum((-1) ** n * y ** (n - 1) / math.gamma(n / 2 + 1) for n in range(2, 10))
+        kernel = torch.where(z < 0.01, series, 1 - math.sqrt(math.pi / 2) * (1 - torch.special.erfcx(y)) / z)
+        return self.scale**2 * kernel.to(x.dtype)
+
     @property
     def mean(self) -> float:
         return self.scale * math.sqrt(math.pi / 2)
@@ -81,6 +89,9 @@ class Exponential(QuantileBase):
 
     def score(self, x: Tensor) -> Tensor:
         return torch.full_like(x, -1 / self.scale)
+
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        return self.scale * x
 
     @property
     def mean(self) -> float:
@@ -141,6 +152,14 @@ class LogNormal(Base):
     def score(self, x: Tensor) -> Tensor:
         return -(1 + (x.log() - self.mu) / self.sigma**2) / x
 
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        """σ·x·E[ε]·(Φ(z) − Φ(z − σ))/φ(z) with z = (log x − μ)/σ, from the tail on which z lies."""
+        z = (x.double().log() - self.mu) / self.sigma
+        tilt = (z * self.sigma - self.sigma**2 / 2).exp()  # φ(z − σ)/φ(z)
+        above = tilt * _mills(z.clamp_min(0) - self.sigma) - _mills(z.clamp_min(0))
+        below = _mills(-z.clamp_max(0)) - tilt * _mills(self.sigma - z.clamp_max(0))
+        return (self.sigma * self.mean * x.double() * torch.where(z > 0, above, below)).to(x.dtype)
+
     @property
     def mean(self) -> float:
         return self._within_floats("mean", lambda: math.exp(self.mu + self.sigma**2 / 2))
@@ -168,3 +187,8 @@ class LogNormal(Base):
 
     def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
         return distributions.LogNormal(self.mu + scale.log(), torch.full_like(scale, self.sigma))
+
+
+def _mills(z: Tensor) -> Tensor:
+    """(1 − Φ(z))/φ(z)."""
+    return math.sqrt(math.pi / 2) * torch.special.erfcx(z / math.sqrt(2))

@@ -53,6 +53,9 @@ class Normal(Base):
     def add_score(self, gradient: Tensor, x: Tensor, weight: float) -> Tensor:
         return gradient.add(x, alpha=-weight / self.scale**2)
 
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        return torch.full_like(x, self.scale**2)
+
     @property
     def mean(self) -> float:
         return 0.0
@@ -105,6 +108,9 @@ class Laplace(QuantileBase):
 
     def score(self, x: Tensor) -> Tensor:
         return -x.sign() / self.scale
+
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        return self.scale * (self.scale + x.abs())
 
     @property
     def mean(self) -> float:
@@ -163,6 +169,9 @@ class Uniform(QuantileBase):
 
     def score(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
+
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        return 0.5 * ((self.half_width - x) * (self.half_width + x)).clamp_min(0)
 
     @property
     def mean(self) -> float:
@@ -274,6 +283,12 @@ class StudentT(Base):
     def score(self, x: Tensor) -> Tensor:
         return -(self.df + 1) * x / (self.df * self.scale**2 + x.square())
 
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        """(df·scale² + x²)/(df − 1), for df > 1. Its expectation is the variance, and so finite for df > 2 only."""
+        if self.df <= 1:
+            raise ValueError(f"{self} has no Stein kernel, which needs a mean: df must be above 1.")
+        return (self.df * self.scale**2 + x.square()) / (self.df - 1)
+
     @property
     def mean(self) -> float:
         if self.df <= 1:
@@ -330,6 +345,9 @@ class Gumbel(QuantileBase):
 
     def score(self, x: Tensor) -> Tensor:
         return torch.expm1(-x / self.scale) / self.scale
+
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        return self.scale**2 * _unit_gumbel_kernel(x.double() / self.scale).to(x.dtype)
 
     @property
     def mean(self) -> float:
@@ -392,6 +410,9 @@ class Dirac(Base):
     def score(self, x: Tensor) -> Tensor:
         raise ValueError("Dirac has no density, and so no score. Use the metric Absorbed().")
 
+    def stein_kernel(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
     @property
     def mean(self) -> float:
         return 0.0
@@ -415,3 +436,21 @@ class Dirac(Base):
     @property
     def fisher_cross(self) -> float:
         return self.fisher_shift
+
+
+def _unit_gumbel_kernel(x: Tensor) -> Tensor:
+    """Stein's kernel of a unit Gumbel: (e^u·E₁(u) + log u + γ)/u with u = e^(−x) and the exponential integral E₁.
+
+    The substitution u = e^(−t) makes it e^u/u·∫₀^u (−log v − γ)e^(−v) dv. With e^u·(E₁(u) + log u + γ) = Σ Hₙuⁿ/n!, Hₙ the
+    harmonic numbers, it is Σ (Hₙ − γ + x)·uⁿ⁻¹/n!, which serves u ≤ 4; above, the continued fraction of E₁ converges fast.
+    """
+    u = (-x).exp()
+    small, series = u.clamp_max(4), torch.zeros_like(x)
+    for n in range(32, 0, -1):
+        harmonic = sum(1 / k for k in range(1, n + 1))
+        series = (harmonic - EULER + x) + small / (n + 1) * series
+    large = u.clamp_min(4)
+    fraction = large + 57
+    for n in range(28, 0, -1):
+        fraction = large + (2 * n - 1) - n * n / fraction
+    return torch.where(u <= 4, series, (1 / fraction - x + EULER) * x.exp())
