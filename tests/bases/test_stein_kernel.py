@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from oracles.expectation import nodes_and_weights
-from registry import BASES, BaseCase
 from scipy import stats
+from support.registry import BASES, BaseCase
 
 from liebayes.bases import Base, Cauchy, Dirac, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
 from liebayes.bases.base import Scaled
