@@ -20,8 +20,9 @@ import torch
 
 from liebayes import __version__, data
 from liebayes.experiments import RunDirectory, TrainSettings, train
+from liebayes.experiments.defaults import RULES
 from liebayes.experiments.learner import build_network
-from liebayes.experiments.settings import RULES, Rule
+from liebayes.experiments.settings import Rule
 from liebayes.metrics import classification_metrics
 from liebayes.posterior import Posterior
 

@@ -123,7 +123,7 @@ def test_the_core_needs_only_torch(path: Path) -> None:
 
 
 def test_importing_the_package_loads_no_extra() -> None:
-    extras = ("matplotlib", "rich", "tyro", "safetensors", "sklearn", "scipy", "pandas", "triton")
+    extras = ("matplotlib", "rich", "safetensors", "sklearn", "scipy", "pandas", "triton")
     code = (
         "import torch, sys; before = set(sys.modules); import liebayes; "
         f"loaded = [name for name in {extras!r} if name in sys.modules and name not in before]; "
@@ -139,7 +139,7 @@ def test_importing_the_package_loads_no_extra() -> None:
 
 def test_training_from_python_needs_no_program() -> None:
     """The settings and the loop do without what only the command line needs."""
-    code = "import sys, liebayes.experiments; print([n for n in ('tyro', 'rich', 'matplotlib', 'PIL') if n in sys.modules])"
+    code = "import sys, liebayes.experiments; print([n for n in ('rich', 'matplotlib', 'PIL') if n in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
 

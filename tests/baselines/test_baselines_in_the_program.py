@@ -43,12 +43,12 @@ def test_a_report(folder: Path, tmp_path: Path) -> None:
 
 REFUSED = {
     "--rule ivon --damping -1": "--damping must be zero or positive, but is -1",
-    "--rule ivon --base Normal(1)": "--base Normal(1) means nothing to --rule ivon",
-    "--rule vogn --temperature 0.5": "--temperature 0.5 means nothing to --rule vogn",
-    "--rule affine --damping 1": "--damping 1.0 means nothing to --rule affine",
-    "--rule sgd --initial-curvature 1": "--initial-curvature 1.0 means nothing to --rule sgd",
-    "--rule ivon-opt --damping 1": "--damping 1.0 means nothing to --rule ivon-opt",
-    "--rule vogn --compile": "--rule vogn stops at every layer",
+    "--rule ivon --base Normal(1)": "--base Normal(1) has no meaning for --rule ivon",
+    "--rule vogn --temperature 0.5": "--temperature 0.5 has no meaning for --rule vogn",
+    "--rule affine --damping 1": "--damping 1.0 has no meaning for --rule affine",
+    "--rule sgd --initial-curvature 1": "--initial-curvature 1.0 has no meaning for --rule sgd",
+    "--rule ivon-opt --damping 1": "--damping 1.0 has no meaning for --rule ivon-opt",
+    "--rule vogn --compile": "--rule vogn hooks into every layer",
     "--rule ivon --damping 0 --initial-curvature 0 --prior-precision 0": "The precision would start at 0",
 }
 

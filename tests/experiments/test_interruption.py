@@ -346,8 +346,8 @@ def test_a_full_disk_is_reported_before_training(tmp_path: Path, monkeypatch: py
 def test_the_space_asked_for_is_enough(unbroken: Path, tmp_path: Path) -> None:
     """For the rule with the largest state; and not many times too much."""
     from liebayes import data
+    from liebayes.experiments.defaults import resolved
     from liebayes.experiments.processes import Team
-    from liebayes.experiments.settings import resolved
     from liebayes.experiments.train import _Learner
 
     train(TrainSettings(rule="multiplicative", output=tmp_path / "run", **QUICK))  # pyright: ignore[reportArgumentType]

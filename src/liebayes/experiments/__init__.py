@@ -7,7 +7,7 @@ lines = train(TrainSettings(rule="additive", output=...), dataset=(images, label
 lines = resume("runs/mine")
 """
 
-from .opening import open_run
+from .load_run import open_run
 from .run_directory import RunDirectory, RunError
 from .settings import SettingsError, TrainSettings
 from .train import InterruptedRunError, evaluate, resume, train

@@ -1,162 +1,152 @@
-"""How functions and settings become a command line: their documentation is the help, and a wrong word is one line."""
+"""Functions and dataclasses as a command line: the signature gives the options, the documentation their help.
+
+Parameters without a default are positional, unless they are keyword-only; all others are options. A wrong word raises a
+`SettingsError` of one sentence.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import argparse
+import ast
 import dataclasses
-import functools
+import difflib
 import inspect
-import io
-import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_type_hints
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-import tyro
+from .settings import SettingsError, option, type_in_words
 
-from .settings import DATASETS, RULES, SettingsError, TrainSettings, resolved
-
-_LEFT_OUT = {
-    "data_dir": "the environment variable LIEBAYES_DATA, or a folder in the user's cache",
-    "base": "Normal(3/√N), for multiplicative Rayleigh(1.0)",
-    "scale_momentum": "0.99999 for ivon-opt; otherwise 0.999",
-    "threads": "1 for digits; otherwise as many as torch takes",
-    "warmup_epochs": "5 % of the run, at most 5",
-    "output": "runs/DATASET-RULE-SEED",
-}
-"""What is filled in for settings whose default is no number of a table."""
-_METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT"}
+_METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
-def parse(target: Callable[..., Any], words: Sequence[str], *, prog: str) -> Any:
-    """Calls the function, or makes the dataclass, with the arguments of a command line."""
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a command."""
 
-    @functools.wraps(target)
-    def later(*arguments: Any, **named: Any) -> Callable[[], Any]:
-        return lambda: target(*arguments, **named)
+    name: str
+    type: Any
+    """The type of one value: without None, and without the tuple around several values."""
+    several: bool
+    positional: bool
+    required: bool
+    help: str
 
-    heard = io.StringIO()
-    summary, *more = inspect.cleandoc(target.__doc__ or "").split("\nArgs:")[0].strip().split("\n\n")
-    try:
-        # Errors come in a box, which a wide terminal leaves on one line.
-        with contextlib.redirect_stderr(heard), _columns_for_errors(words):
-            found = tyro.cli(
-                target if isinstance(target, type) else later,
-                args=list(words),
-                prog=prog,
-                description=summary,
-                config=(tyro.conf.DisallowNone,),  # what is left out is None; the word would only say the same
+    @property
+    def metavar(self) -> str:
+        if self.positional:
+            return self.name.upper() if not self.several else f"{self.name.removesuffix('s').upper()} ..."
+        if get_origin(self.type) is Literal:
+            return f"{{{','.join(get_args(self.type))}}}"
+        return _METAVARS.get(self.type, "")
+
+    def convert(self, text: str) -> Any:
+        """The value that a word stands for."""
+        if get_origin(self.type) is Literal and text in get_args(self.type):
+            return text
+        if self.type in _METAVARS:
+            try:
+                return self.type(text)
+            except ValueError:
+                pass
+        shown = self.metavar if self.positional else option(self.name)
+        raise SettingsError(f"{shown} must be {type_in_words(self.type)}, but is {text!r}.")
+
+
+def arguments_of(target: Callable[..., Any], default_text: Callable[[str], str] | None = None) -> list[Argument]:
+    """The arguments of a function or a dataclass. `default_text` describes defaults; otherwise they are shown as they are."""
+    hints, docs = get_type_hints(target), _documentation(target)
+    found = []
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        kinds = [kind for kind in get_args(hints[name]) if kind is not type(None)]
+        several = get_origin(hints[name]) is tuple
+        kind = kinds[0] if several or type(None) in get_args(hints[name]) else hints[name]
+        required = parameter.default is parameter.empty
+        default = default_text(name) if default_text else parameter.default
+        default = " ".join(default) if isinstance(default, tuple) else default
+        shown = not required and default not in (None, False, "False", "")
+        found.append(
+            Argument(
+                name=name,
+                type=kind,
+                several=several,
+                positional=required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD,
+                required=required,
+                help=docs[name] + (f" (default: {default})" if shown else ""),
             )
-    except SystemExit as stop:
-        if stop.code in (0, None):  # the help was asked for; its text would not be wrapped in front of the options
-            width = min(shutil.get_terminal_size().columns, 100)
-            print("".join(f"\n{textwrap.fill(part, width)}\n" for part in more), end="")
-            raise
-        raise SettingsError(f"{_message(heard.getvalue())} See {prog} --help.") from None
-    return found if isinstance(target, type) else found()
+        )
+    return found
 
 
-def optional_arguments_without_none(function: Callable[..., Any]) -> None:
-    """Lets the help of arguments that may be None speak of what they are otherwise; their text says what None does."""
-    for name, hint in get_type_hints(function, include_extras=True).items():
-        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-        if name != "return" and type(None) in get_args(hint) and len(kinds) == 1:
-            shown = tyro.conf.arg(metavar=_METAVARS.get(kinds[0], "PATH"), help_behavior_hint="")
-            function.__annotations__[name] = Annotated[hint, shown]
+def parse(arguments: Sequence[Argument], words: Sequence[str], *, prog: str, description: str) -> dict[str, Any]:
+    """The arguments that were given, by name. Prints the help and raises SystemExit if that was asked for."""
+    parser = _Parser(prog, description, arguments)
+    spelled = [re.sub("_", "-", word) if re.fullmatch(r"--\w+", word) else word for word in words]
+    found, unknown = parser.parse_known_intermixed_args(spelled)
+    if unknown:
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], [option(a.name) for a in arguments], 1)
+        hint = f"Did you mean {close[0]}?" if close else f"See {prog} --help."
+        raise SettingsError(f"{prog} does not understand {unknown[0]!r}. {hint}")
+    given = {}
+    for argument in arguments:
+        value = getattr(found, argument.name)
+        if argument.several and value is not None:
+            given[argument.name] = tuple(map(argument.convert, value))
+        elif value is not None:
+            given[argument.name] = argument.convert(value) if isinstance(value, str) else value
+    return given
 
 
-@contextlib.contextmanager
-def _columns_for_errors(words: Sequence[str]) -> Iterator[None]:
-    if {"-h", "--help"} & set(words):
-        yield
-        return
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "2000"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before
+class _Parser(argparse.ArgumentParser):
+    """argparse, with words left unconverted, and errors as exceptions. None stands for what was not given."""
+
+    def __init__(self, prog: str, description: str, arguments: Sequence[Argument]) -> None:
+        width = min(shutil.get_terminal_size().columns, 100)
+        places = "".join(f" {argument.metavar}" for argument in arguments if argument.positional)
+        super().__init__(
+            prog,
+            usage=f"{prog}{places} [OPTIONS]",
+            description="\n\n".join(textwrap.fill(part, width) for part in description.split("\n\n")),
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=width),
+            allow_abbrev=False,
+        )
+        for argument in arguments:
+            text = argument.help.replace("%", "%%")
+            name = argument.name if argument.positional else option(argument.name)
+            more: dict[str, Any] = {} if argument.positional else {"dest": argument.name, "required": argument.required}
+            if argument.type is bool:
+                self.add_argument(name, help=text, action=argparse.BooleanOptionalAction, **more)
+            else:
+                many = {"nargs": "*"} if argument.several else {}
+                self.add_argument(name, help=text, metavar=argument.metavar.removesuffix(" ..."), **many, **more)
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(f"{message}. See {self.prog} --help.")
 
 
-def _message(box: str) -> str:
-    """The first paragraph in the box, and the option that was meant if there is one. Boxes may be drawn in ASCII."""
-    parts: list[list[str]] = [[]]
-    for line in box.splitlines():
-        line = re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│| ")
-        if re.fullmatch(r"[─-]{5,}", line):
-            parts.append([])
-        elif line and not re.search(r"[─-]{5,}", line):  # these are the title and the edges
-            parts[-1].append(line)
-    if "╭" not in box:
-        parts = parts[1:] or [[]]  # in ASCII the title stands above a line
-    text = " ".join(parts[0]).rstrip(". ") + "."
-    wrong = re.match(r"Error parsing (\S+): no type matching (\S+) could be instantiated from \[(.*?)\]", text)
-    if wrong:
-        text = f"{wrong[1]} must be {wrong[2]}, but is {wrong[3]}."
-    for part in parts[1:]:
-        if part and part[0].startswith("Perhaps you meant") and len(part) > 1:
-            text += f" Did you mean {part[1].split(',')[0].split(' ')[0]}?"
-    return text
+def summary_of(target: Callable[..., Any]) -> str:
+    """The documentation of a command without its arguments."""
+    return inspect.cleandoc(target.__doc__ or "").split("\nArgs:")[0].strip()
 
 
-def settings_type(start: TrainSettings | None = None) -> type[TrainSettings]:
-    """`TrainSettings` with what the help says about the values of each: which are possible, and which it starts with.
-
-    Args:
-        start: settings of a file, which are then the defaults.
-    """
-    hints = get_type_hints(TrainSettings)
-    fields = []
-    for field in dataclasses.fields(TrainSettings):
-        value = field.default if start is None else getattr(start, field.name)
-        kinds = [kind for kind in get_args(hints[field.name]) or (hints[field.name],) if kind is not type(None)]
-        more: dict[str, Any] = {"help_behavior_hint": f"(default: {default_text(field.name, value)})"}
-        if kinds[0] in _METAVARS or len(kinds) > 1:
-            more["metavar"] = _METAVARS.get(kinds[0])
-        if field.name in ("data_dir", "output"):
-            more["metavar"] = "PATH"
-        fields.append((field.name, Annotated[hints[field.name], tyro.conf.arg(**more)], dataclasses.field(default=value)))
-    made = dataclasses.make_dataclass("TrainLine", fields, bases=(TrainSettings,), frozen=True)
-    made.__doc__ = TrainSettings.__doc__
-    return made
-
-
-def default_text(name: str, value: Any = None) -> str:
-    """What a setting is if it is left out, for each data set and rule, from the tables themselves.
-
-    >>> default_text("momentum")
-    '0.8 for ivon; 0.95 for vogn; otherwise 0.9'
-    """
-    if value is not None:
-        return str(value)
-    if name in _LEFT_OUT:
-        return _LEFT_OUT[name]
-    datasets = [*DATASETS, "your own data"]
-    full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in datasets for r in RULES}
-    by_rule = {r: _inner({d: full[d, r] for d in datasets}) for r in RULES}
-    by_dataset = {d: _inner({r: full[d, r] for r in RULES}) for d in datasets}
-    return min(_outer(by_dataset), _outer(by_rule), key=lambda text: ("(" in text, len(text)))
-
-
-def _grouped(values: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """The names that have each of the rarer values, and the most common value."""
-    groups: dict[str, list[str]] = {}
-    for name, value in values.items():
-        groups.setdefault("none" if value is None else str(value), []).append(name)
-    *rare, common = sorted(groups, key=lambda text: len(groups[text]))
-    return {text: ", ".join(groups[text]) for text in rare}, common
-
-
-def _inner(values: Mapping[str, Any]) -> str:
-    rare, common = _grouped(values)
-    return common + (f" ({'; '.join(f'{text} with {names}' for text, names in rare.items())})" if rare else "")
-
-
-def _outer(values: Mapping[str, Any]) -> str:
-    rare, common = _grouped(values)
-    return "; ".join([*(f"{text} for {names}" for text, names in rare.items()), f"otherwise {common}" if rare else common])
+def _documentation(target: Callable[..., Any]) -> dict[str, str]:
+    """What is said about each argument: under `Args:` of a function, in the string below each field of a dataclass."""
+    if isinstance(target, type) and dataclasses.is_dataclass(target):
+        (body,) = ast.parse(inspect.getsource(target)).body
+        assert isinstance(body, ast.ClassDef)
+        pairs = zip(body.body, body.body[1:], strict=False)
+        return {
+            field.target.id: " ".join(inspect.cleandoc(str(text.value.value)).split())
+            for field, text in pairs
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        }  # fmt: skip
+    _, _, section = inspect.cleandoc(target.__doc__ or "").partition("\nArgs:\n")
+    entries = re.split(r"^(\w+): ", textwrap.dedent(section), flags=re.MULTILINE)[1:]
+    return {name: " ".join(text.split()) for name, text in zip(entries[::2], entries[1::2], strict=True)}

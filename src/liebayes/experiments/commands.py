@@ -9,130 +9,94 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
-import tyro
 
 from .. import __version__, data, native
 from ..atomic_write import atomic_write
-from .command_line import optional_arguments_without_none, parse, settings_type
-from .opening import open_run
+from .command_line import arguments_of, parse, summary_of
+from .defaults import default_text, resolved
+from .load_run import open_run
 from .pictures import read_images
 from .reproduce.command import reproduce
 from .run_directory import RunDirectory, RunError, writable
-from .settings import SettingsError, TrainSettings, resolved
+from .settings import SettingsError, TrainSettings
 from .sweep import sweep as sweep_runs
 from .tables import comparison, figures, show
 from .train import evaluate as evaluate_posterior
 from .train import train as train_run
 
+COMMANDS: dict[str, Callable[..., Any]] = {}
 Command = TypeVar("Command", bound=Callable[..., Any])
-Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
-Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...", help_behavior_hint="")]
-File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
-Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...", help_behavior_hint="")]
 
 
-class Commands:
-    """The subcommands by name. A function becomes one by `@app.command`; its docstring is the help."""
-
-    def __init__(self) -> None:
-        self.functions: dict[str, Callable[..., Any]] = {}
-
-    def command(self, function: Command) -> Command:
-        optional_arguments_without_none(function)
-        self.functions[function.__name__.replace("_", "-")] = function
-        return function
-
-    def help(self) -> str:
-        width = max(map(len, self.functions))
-        lines = [f"  {name:{width}}  {(f.__doc__ or '').strip().splitlines()[0]}" for name, f in self.functions.items()]
-        return "\n".join(
-            [
-                "usage: liebayes COMMAND [OPTIONS]",
-                "",
-                "The Lie-group Bayesian learning rule: train a posterior over the weights of a network, and use it.",
-                "",
-                *lines,
-                "",
-                "liebayes COMMAND --help lists the options of a command. --debug shows where an error comes from.",
-            ]
-        )
-
-
-app: Commands = Commands()
+def command(function: Command) -> Command:
+    """Makes a function a subcommand: its signature gives the arguments, its docstring the help."""
+    COMMANDS[function.__name__] = function
+    return function
 
 
 def run(words: Sequence[str]) -> int:
     """Runs a subcommand and returns the exit status."""
-    name, rest = (words[0], words[1:]) if words else ("--help", ())
+    name, others = (words[0], words[1:]) if words else ("--help", ())
     if name in ("-h", "--help"):
-        print(app.help())
+        print(_overview())
         return 0
     if name == "--version":
         print(__version__)
         return 0
-    if name not in app.functions:
-        close = difflib.get_close_matches(name, app.functions, 1)
-        hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(app.functions)}."
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}."
         raise SettingsError(f"there is no command {name!r}; {hint}")
+    function = COMMANDS[name]
+    arguments = [*(arguments_of(TrainSettings, default_text) if function is train else ()), *arguments_of(function)]
     try:
-        if name == "train":
-            train(*_training_arguments(rest))
-        else:
-            return int(parse(app.functions[name], rest, prog=f"liebayes {name}") or 0)
+        given = parse(arguments, others, prog=f"liebayes {name}", description=summary_of(function))
     except SystemExit:  # after --help
-        pass
-    return 0
+        return 0
+    return function(**given) or 0
 
 
-@app.command
-def train(settings: TrainSettings) -> None:
-    """Train a posterior and leave it in a run directory."""
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {summary_of(function).splitlines()[0]}" for name, function in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: liebayes COMMAND [OPTIONS]",
+            "",
+            "The Lie-group Bayesian learning rule: train a posterior over the weights of a network, and use it.",
+            "",
+            *lines,
+            "",
+            "liebayes COMMAND --help lists the options of a command. --debug shows the traceback of an error.",
+        ]
+    )
+
+
+@command
+def train(*, from_file: Path | None = None, **given: Any) -> None:
+    """Train a posterior and store it in a run directory.
+
+    Settings that are left out have defaults for the data set and the rule.
+
+    Args:
+        from_file: Read settings from a JSON file, such as the settings.json of another run. Options given here win.
+    """
+    settings = TrainSettings()
+    if from_file is not None:
+        settings = dataclasses.replace(TrainSettings.read(from_file), output=None, resume=False)
+    settings = dataclasses.replace(settings, **given)
+    if settings.resume:
+        output = settings.output or resolved(settings).output
+        assert output is not None
+        settings = dataclasses.replace(RunDirectory(output).settings(), **{"resume": True, **given, "output": output})
     train_run(settings)
 
 
-def _training_arguments(words: Sequence[str]) -> tuple[TrainSettings]:
-    """The settings of a command line, over those of a file, over those of the run that is resumed."""
-
-    def read(start: TrainSettings | None) -> Any:
-        line = dataclasses.make_dataclass(
-            "TrainLine",
-            [("from_file", FromFile, dataclasses.field(default=None))],
-            bases=(settings_type(start),),
-            frozen=True,
-        )
-        line.__doc__ = TrainSettings.__doc__
-        return parse(line, words, prog="liebayes train")
-
-    found = read(None)
-    if found.from_file is not None:
-        # Those of a file are the defaults now, so that the command line wins, also where it gives a default.
-        found = read(dataclasses.replace(TrainSettings.read(found.from_file), output=None, resume=False))
-    if found.resume:
-        output = found.output or resolved(_settings(found)).output
-        assert output is not None
-        found = read(dataclasses.replace(RunDirectory(output).settings(), output=output))
-    return (_settings(found),)
-
-
-def _settings(line: Any) -> TrainSettings:
-    return TrainSettings(**{field.name: getattr(line, field.name) for field in dataclasses.fields(TrainSettings)})
-
-
-FromFile = Annotated[
-    Path | None,
-    tyro.conf.arg(
-        metavar="PATH",
-        help="Settings as JSON, such as the settings.json of another run; those given here win.",
-        help_behavior_hint="(default: none)",
-    ),
-]
-
-
-@app.command
-def evaluate(runs: Runs, samples: int = 32, data_dir: Path | None = None, json: bool = False) -> None:
+@command
+def evaluate(runs: tuple[Path, ...], *, samples: int = 32, data_dir: Path | None = None, json: bool = False) -> None:
     """Evaluate trained runs anew on their test data, or on the images they held out.
 
     Prints accuracy, NLL, ECE, Brier score and entropy of the predictive marginal, and of the point estimate.
@@ -156,10 +120,11 @@ def evaluate(runs: Runs, samples: int = 32, data_dir: Path | None = None, json: 
         show(figures(results))
 
 
-@app.command
+@command
 def predict(
-    run: Run,
-    inputs: Files,
+    run: Path,
+    inputs: tuple[Path, ...],
+    *,
     samples: int = 32,
     invert: bool = False,
     output: Path | None = None,
@@ -203,8 +168,8 @@ def predict(
         partial.write_text("".join(lines), encoding="utf-8")
 
 
-@app.command
-def compare(runs: Runs) -> None:
+@command
+def compare(runs: tuple[Path, ...]) -> None:
     """Compare runs in a table: their settings and last figures.
 
     Args:
@@ -213,9 +178,14 @@ def compare(runs: Runs) -> None:
     show(comparison(_runs_among(runs)))
 
 
-@app.command
+@command
 def report(
-    runs: Runs, output: Path = Path("report.html"), ood: str | None = None, image: int = 0, data_dir: Path | None = None
+    runs: tuple[Path, ...],
+    *,
+    output: Path = Path("report.html"),
+    ood: str | None = None,
+    image: int = 0,
+    data_dir: Path | None = None,
 ) -> None:
     """Make one HTML page about runs: tables, curves, calibration, uncertainty, weights and features.
 
@@ -235,9 +205,10 @@ def report(
     print(write_report(runs, output, ood=ood, image=image, data_dir=data_dir))
 
 
-@app.command
+@command
 def plot(
-    runs: Runs,
+    runs: tuple[Path, ...],
+    *,
     output: Path,
     format: Literal["png", "svg"] = "png",
     ood: str | None = None,
@@ -261,8 +232,8 @@ def plot(
         print(path)
 
 
-@app.command
-def sweep(file: File, output: Path) -> int:
+@command
+def sweep(file: Path, *, output: Path) -> int:
     """Train a grid of settings (App. B) and make a table of the runs.
 
     The file is JSON: {"settings": {"dataset": "digits"}, "grid": {"rule": ["additive", "affine"], "seed": [0, 1]}}. The
@@ -277,10 +248,10 @@ def sweep(file: File, output: Path) -> int:
     return sweep_runs(file, output)
 
 
-app.command(reproduce)
+command(reproduce)
 
 
-@app.command
+@command
 def info() -> None:
     """Show what is installed, and which parts are in use."""
     rows = {
@@ -321,4 +292,3 @@ def _json(content: dict[str, Any]) -> str:
     return json.dumps(content)
 
 
-__all__ = ["app", "open_run", "run"]

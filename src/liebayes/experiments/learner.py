@@ -10,16 +10,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import nn as networks
-from ..baselines import IVON, VOGN, ivon_opt
-from ..bases import Base, Dirac, Normal, parse
+from ..bases import Dirac, parse
 from ..data import Dataset
-from ..groups import Additive, DiagonalAffine, Multiplicative, Shift
+from ..groups import Additive, Shift
 from ..optim import LieGroupBLR, default_base, local_gradients
 from ..posterior import Posterior, unwrap
-from ..rule import Absorbed, Adaptive, Family, Fisher, Metric
+from ..rule import Absorbed, Family
+from .defaults import METRICS, OPTIMIZERS, TAKES
 from .settings import TrainSettings
-
-METRICS: dict[str, Metric] = {"absorbed": Absorbed(), "fisher": Fisher(), "adaptive": Adaptive()}
 
 
 def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
@@ -30,18 +28,11 @@ def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
         if settings.model == "mlp":
             hidden = (1024, 512, 256, 256, 256) if math.prod(shape) >= 784 else (128,)
             model: nn.Module = networks.mlp(shape, classes, hidden=hidden)
-        elif settings.model == "lenet":
-            model = networks.lenet(shape, classes)
-        elif settings.model == "resnet20":
-            model = networks.resnet20(shape, classes)
         else:
-            raise ValueError(f"--model must be mlp, lenet or resnet20, but is {settings.model}.")
-        if settings.signs == "plus-minus":
-            networks.plus_minus(model)
-        elif settings.signs == "dale":
-            networks.dale(model)
-        elif settings.signs == "fixed":
-            networks.fixed_sign(model)
+            model = {"lenet": networks.lenet, "resnet20": networks.resnet20}[settings.model or ""](shape, classes)
+        constraints = {"plus-minus": networks.plus_minus, "dale": networks.dale, "fixed": networks.fixed_sign}
+        if settings.signs in constraints:
+            constraints[settings.signs](model)
     return model
 
 
@@ -53,46 +44,30 @@ def effective_size(settings: TrainSettings, dataset: Dataset) -> int:
 
 
 def build_optimizer(settings: TrainSettings, model: nn.Module, data_size: int) -> torch.optim.Optimizer:
-    """The optimizer of a rule. Parameters that are not magnitudes follow the additive rule beside the multiplicative one."""
-    lr, prior = settings.lr or 0.0, settings.prior_precision or 0.0
+    """The optimizer of a rule, with the settings that it takes."""
     if settings.rule == "sgd":
-        # The paper's momentum averages, torch's adds up: R enters both as ∇R/N.
-        return torch.optim.SGD(model.parameters(), lr=lr, momentum=settings.momentum or 0.0, weight_decay=prior / data_size)
-    shared: dict[str, Any] = {
-        "data_size": data_size,
-        "momentum": settings.momentum,
-        "mc_samples": settings.mc_samples,
-        "prior": prior,
-        "seed": settings.seed,
-    }
-    curvature: dict[str, Any] = {"scale_momentum": settings.scale_momentum, "initial_curvature": settings.initial_curvature}
-    if settings.rule == "ivon-opt":
-        return ivon_opt(model.parameters(), lr, **shared, **curvature)
-    if settings.rule in ("ivon", "vogn"):
-        kind = IVON if settings.rule == "ivon" else VOGN
-        return kind(model.named_parameters(), lr, **shared, **curvature, damping=settings.damping or 0.0)
-    base: Base = parse(settings.base) if settings.base else default_base(data_size)
-    shared |= {
-        "metric": METRICS[settings.metric or "absorbed"],
-        "max_step": settings.max_step,
-        "temperature": settings.temperature,
-    }
-    if settings.rule == "additive":
-        return LieGroupBLR(model.named_parameters(), Additive(), base, lr, **shared)
-    if settings.rule == "affine":
-        shared |= {"scale_lr": settings.scale_lr, "scale_momentum": settings.scale_momentum}
-        return LieGroupBLR(model.named_parameters(), DiagonalAffine(), base, lr, **shared)
-    magnitudes, others = networks.split_parameters(model)
-    groups: list[dict[str, Any]] = [{"params": magnitudes}]
-    if others:
-        width = Normal(3 / math.sqrt(data_size))
-        rest = {"group": Additive(), "base": width, "metric": Absorbed(), "max_step": None, "temperature": 0.0}
-        groups.append({"params": others, **rest})
-    return LieGroupBLR(groups, Multiplicative(), base, lr, **shared)
+        # The paper's momentum averages, torch's accumulates. R enters both as ∇R/N.
+        decay = (settings.prior_precision or 0.0) / data_size
+        return torch.optim.SGD(model.parameters(), settings.lr or 0.0, settings.momentum or 0.0, weight_decay=decay)
+    taken = {name: getattr(settings, name) for name in TAKES[settings.rule]}
+    taken["prior"] = taken.pop("prior_precision")
+    if "metric" in taken:
+        taken["metric"] = METRICS[taken["metric"]]
+        taken["base"] = default_base(data_size) if taken["base"] is None else parse(taken["base"])
+    params: Any = model.named_parameters() if settings.rule != "ivon-opt" else model.parameters()
+    if settings.rule == "multiplicative":
+        params = networks.parameter_groups(model, {}, _beside_magnitudes(data_size))
+    return OPTIMIZERS[settings.rule](params, data_size=data_size, seed=settings.seed, **taken)
 
 
-def parallel(model: nn.Module, settings: TrainSettings) -> nn.Module:
-    """The model as every rank calls it. SGD averages gradients, the others what they make of their own samples' gradients."""
+def _beside_magnitudes(data_size: int) -> dict[str, Any]:
+    """Parameters that are not magnitudes follow the additive rule beside the multiplicative one."""
+    base = default_base(data_size)
+    return {"group": Additive(), "base": base, "metric": Absorbed(), "max_step": None, "temperature": 0.0}
+
+
+def distributed(model: nn.Module, settings: TrainSettings) -> nn.Module:
+    """The model as each rank calls it. SGD averages gradients; the other rules average the covectors of their own samples."""
     wrapped = DistributedDataParallel(model)
     return wrapped if settings.rule == "sgd" else local_gradients(wrapped)
 

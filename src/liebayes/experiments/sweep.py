@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .defaults import resolved
 from .processes import require_one_process
 from .run_directory import BusyRunError, RunDirectory, RunError, provenance, writable
-from .settings import SettingsError, TrainSettings, read_json, resolved
+from .settings import SettingsError, TrainSettings, read_json
 from .train import InterruptedRunError, train
 
 COLUMNS = ("test_accuracy", "test_nll", "test_ece", "point_nll", "seconds")

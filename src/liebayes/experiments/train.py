@@ -26,12 +26,13 @@ from ..metrics import classification_metrics
 from ..optim import NonFiniteError
 from ..posterior import Posterior
 from . import checkpoint
+from .defaults import resolved
 from .display import Display
-from .learner import build_network, build_optimizer, effective_size, parallel, posterior_of
+from .learner import build_network, build_optimizer, distributed, effective_size, posterior_of
 from .own_data import OwnData, as_dataset
 from .processes import Team, interruptible, team
 from .run_directory import RunDirectory, RunError, environment, fingerprint
-from .settings import SettingsError, TrainSettings, learning_rate, resolved
+from .settings import SettingsError, TrainSettings, learning_rate
 
 
 def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[str, Any]]:
@@ -161,7 +162,7 @@ def _train(run: RunDirectory, learner: _Learner) -> list[dict[str, Any]]:
     settings, model, optimizer, batches, progress, ranks = (
         learner.settings, learner.model, learner.optimizer, learner.batches, learner.progress, learner.ranks
     )  # fmt: skip
-    network: Any = parallel(model, settings) if ranks.size > 1 else model
+    network: Any = distributed(model, settings) if ranks.size > 1 else model
     network = torch.compile(network) if settings.compile else network
     steps_per_epoch, epochs = len(batches), settings.epochs or 1
     saved_at = time.monotonic()

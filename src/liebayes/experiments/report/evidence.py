@@ -17,7 +17,7 @@ from ... import data
 from ...metrics import auroc, classification_metrics
 from ...posterior import Posterior
 from ...prediction import ClassPrediction
-from ..opening import at_point, open_run
+from ..load_run import at_point, open_run
 from ..run_directory import RunDirectory
 from ..settings import SettingsError, TrainSettings
 from .outside import Outside, outside_images

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from ..processes import require_one_process
 from ..settings import SettingsError
@@ -16,24 +14,18 @@ from .result import read_all
 from .run import execute, finished_runs
 from .table import write_tables
 
-What = Annotated[
-    Literal["table1", "table2", "curves", "figure1", "figure-filters"],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="WHAT", help_behavior_hint=""),
-]
-Names = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
-Seeds = Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="(default: as many as the scale has)")]
-Runs = Annotated[tuple[Path, ...], tyro.conf.arg(help_behavior_hint="(default: those in the output)")]
+What = Literal["table1", "table2", "curves", "figure1", "figure-filters"]
 
 
 def reproduce(
     what: What,
+    *,
     scale: Scale = "desktop",
     settings: tuple[Source, ...] = ("paper", "ours"),
-    only: Names = (),
-    experiments: Names = (),
-    datasets: Names = (),
-    seeds: Seeds = (),
+    only: tuple[str, ...] = (),
+    experiments: tuple[str, ...] = (),
+    datasets: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
     epochs: int | None = None,
     mc_samples: int | None = None,
     output: Path = Path("runs"),
@@ -41,7 +33,7 @@ def reproduce(
     data_dir: Path | None = None,
     threads: int | None = None,
     collect: bool = False,
-    runs: Runs = (),
+    runs: tuple[Path, ...] = (),
     image: int = 0,
 ) -> int:
     """Make a table or figure of the paper again, or a part of it, beside the paper's own figures.

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..features import activations, feature_numbers, first_layer, weight_images
-from ..opening import at_point, open_run
+from ..load_run import at_point, open_run
 from ..report import Picture, mosaic
 from ..report.style import INK, MUTED, in_style, save
 from ..run_directory import RunDirectory, RunError, writable

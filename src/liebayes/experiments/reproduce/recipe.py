@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..settings import SettingsError, TrainSettings, resolved
+from ..defaults import resolved
+from ..settings import SettingsError, TrainSettings
 
 Scale = Literal["paper", "desktop", "smoke"]
 Source = Literal["paper", "published", "ours"]

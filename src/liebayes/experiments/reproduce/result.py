@@ -15,7 +15,7 @@ from ...metrics import auroc
 from ...posterior import Posterior
 from ..features import feature_numbers, first_layer, weight_images
 from ..learner import build_network
-from ..opening import at_point, load_posterior
+from ..load_run import at_point, load_posterior
 from ..run_directory import RunDirectory, RunError, provenance, writable
 from ..settings import TrainSettings
 from .recipe import Planned
