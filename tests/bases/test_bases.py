@@ -26,8 +26,8 @@ from liebayes.bases import (
     Uniform,
     Wrapped,
 )
-from liebayes.bases.base import QuantileBase, narrow
-from liebayes.bases.text import parse
+from liebayes.bases.law import Draw, Law
+from liebayes.bases.parsing import parse
 
 
 @pytest.mark.parametrize("case", BASES, ids=str)
@@ -161,10 +161,15 @@ def test_draws_are_finite_and_inside_the_support(case: BaseCase, dtype: torch.dt
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_rarest_draws_are_finite_and_inside_too(case: BaseCase, dtype: torch.dtype) -> None:
     """The smallest and largest uniform numbers there are, which no test draws by chance."""
-    if not isinstance(case.base, QuantileBase):
+    if not isinstance(case.base, Law):
         return
-    wide, bits = (torch.float64, 53) if dtype == torch.float64 else (torch.float32, 24)
-    draws = narrow(case.base.quantile(torch.tensor([2.0 ** -(bits + 1), 1 - 2.0**-bits], dtype=wide)), dtype)
+
+    class Rarest(Draw):
+        def uniform(self) -> torch.Tensor:
+            wide, bits = (torch.float64, 53) if self.dtype == torch.float64 else (torch.float32, 24)
+            return torch.tensor([2.0 ** -(bits + 1), 1 - 2.0**-bits], dtype=wide)
+
+    draws = case.base._draw(Rarest((2,), None, dtype, None)).to(dtype)
     assert bool(torch.isfinite(draws).all())
     if case.half_line:
         assert bool((draws > 0).all())

@@ -2,9 +2,9 @@
 
 from .base import Base
 from .half_line import Exponential, LogNormal, Rayleigh
+from .parsing import parse
 from .quadrature import HALF_LINE, REAL_LINE, Support
 from .real_line import Cauchy, Dirac, Gumbel, Laplace, Normal, StudentT, Uniform
-from .text import parse
 from .wrapped import Wrapped, from_distribution
 
 __all__ = [

@@ -219,45 +219,6 @@ class Scaled(Base):
         return self.factor**2 * self.base.stein_kernel(x / self.factor)
 
 
-class QuantileBase(Base):
-    """A base drawn through its quantile function, from one uniform number each."""
-
-    private_draws = True
-
-    @abstractmethod
-    def quantile(self, u: Tensor) -> Tensor:
-        """The inverse of the distribution function, for u in the open interval (0, 1)."""
-
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        return narrow(self.quantile(open_uniform(shape, generator, dtype, device)), dtype)
-
-
-def open_uniform(
-    shape: Sequence[int], generator: torch.Generator | None, dtype: torch.dtype | None, device: torch.device | str | None
-) -> Tensor:
-    """Uniform on the open interval (0, 1): neither 0 nor 1, so that logarithms stay finite and positive draws positive.
-
-    Narrow dtypes are drawn in float32; the caller rounds after its transformation.
-    """
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    # torch.rand gives multiples of 2⁻²⁴ (2⁻⁵³) below 1; half of that step stands in for 0.
-    smallest = 2.0**-25 if wide == torch.float32 else 2.0**-54
-    return torch.rand(tuple(shape), generator=generator, dtype=wide, device=device).clamp_min(smallest)
-
-
-def narrow(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Rounds a draw to the dtype that was asked for."""
-    return x.to(torch.get_default_dtype() if dtype is None else dtype)
-
-
 def require_positive(base: object, **values: float) -> None:
     """The check of every scale, once, at construction."""
     for name, value in values.items():

@@ -3,143 +3,100 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, distributions
 
-from .base import Base, QuantileBase, require_positive
+from .base import require_positive
+from .law import Constants, Draw, Law, ScaledLaw
 from .quadrature import HALF_LINE
 from .real_line import EULER
 
 
 @dataclass(frozen=True)
-class Rayleigh(QuantileBase):
+class Rayleigh(ScaledLaw):
     """The density (x/scale²)·e^(−x²/(2·scale²)): the paper's base for magnitudes of weights."""
 
     scale: float = 1.0
     support = HALF_LINE
 
-    def __post_init__(self) -> None:
-        require_positive(self, scale=self.scale)
+    _constants = Constants(
+        1 - math.log(2) / 2 + EULER / 2,
+        mean=math.sqrt(math.pi / 2),
+        variance=2 - math.pi / 2,
+        fisher_scale=4.0,
+        fisher_shift=None,
+        fisher_cross=None,
+    )
 
-    def quantile(self, u: Tensor) -> Tensor:
-        return self.scale * (-2 * torch.log1p(-u)).sqrt()
+    def _quantile(self, u: Tensor) -> Tensor:
+        return (-2 * torch.log1p(-u)).sqrt()
 
-    def scaled(self, factor: float) -> Rayleigh:
-        return replace(self, scale=self.scale * factor)
+    def _log_prob(self, z: Tensor) -> Tensor:
+        return torch.where(z > 0, z.log() - 0.5 * z.square(), -math.inf)
 
-    def log_prob(self, x: Tensor) -> Tensor:
-        z = x / self.scale
-        return torch.where(x > 0, z.log() - 0.5 * z.square() - math.log(self.scale), -math.inf)
+    def _score(self, z: Tensor) -> Tensor:
+        return 1 / z - z
 
-    def score(self, x: Tensor) -> Tensor:
-        return 1 / x - x / self.scale**2
-
-    def stein_kernel(self, x: Tensor) -> Tensor:
-        """1 − μ(1 − erfcx(z/√2))/z with z = x/scale and μ = √(π/2); near 0 from erfcx(y) = Σ (−y)ⁿ/Γ(n/2 + 1)."""
-        z = x.double() / self.scale
+    def _kernel(self, z: Tensor) -> Tensor:
+        """1 − μ(1 − erfcx(z/√2))/z with μ = √(π/2); near 0 from erfcx(y) = Σ (−y)ⁿ/Γ(n/2 + 1)."""
+        dtype, z = z.dtype, z.double()
         y = z / math.sqrt(2)
         series = math.sqrt(math.pi) / 2 * sum((-1) ** n * y ** (n - 1) / math.gamma(n / 2 + 1) for n in range(2, 10))
-        kernel = torch.where(z < 0.01, series, 1 - math.sqrt(math.pi / 2) * (1 - torch.special.erfcx(y)) / z)
-        return self.scale**2 * kernel.to(x.dtype)
+        return torch.where(z < 0.01, series, 1 - math.sqrt(math.pi / 2) * (1 - torch.special.erfcx(y)) / z).to(dtype)
 
-    @property
-    def mean(self) -> float:
-        return self.scale * math.sqrt(math.pi / 2)
-
-    @property
-    def variance(self) -> float:
-        return self.scale**2 * (2 - math.pi / 2)
-
-    @property
-    def entropy(self) -> float:
-        return 1 + math.log(self.scale / math.sqrt(2)) + EULER / 2
-
-    @property
-    def fisher_scale(self) -> float:
-        return 4.0
-
-    def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
+    def _kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
         return 2 * log_scale + torch.expm1(-2 * log_scale)
 
-    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
-        return distributions.Weibull(scale * (self.scale * math.sqrt(2)), torch.full_like(scale, 2.0))
+    def _distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Weibull(scale * math.sqrt(2), torch.full_like(scale, 2.0))
 
 
 @dataclass(frozen=True)
-class Exponential(QuantileBase):
+class Exponential(ScaledLaw):
     """The density e^(−x/scale) / scale."""
 
     scale: float = 1.0
     support = HALF_LINE
 
-    def __post_init__(self) -> None:
-        require_positive(self, scale=self.scale)
+    _constants = Constants(1.0, mean=1.0, variance=1.0, fisher_scale=1.0, fisher_shift=None, fisher_cross=None)
 
-    def quantile(self, u: Tensor) -> Tensor:
-        return -self.scale * torch.log1p(-u)
+    def _quantile(self, u: Tensor) -> Tensor:
+        return -torch.log1p(-u)
 
-    def scaled(self, factor: float) -> Exponential:
-        return replace(self, scale=self.scale * factor)
+    def _log_prob(self, z: Tensor) -> Tensor:
+        return torch.where(z > 0, -z, -math.inf)
 
-    def log_prob(self, x: Tensor) -> Tensor:
-        return torch.where(x > 0, -x / self.scale - math.log(self.scale), -math.inf)
+    def _score(self, z: Tensor) -> Tensor:
+        return torch.full_like(z, -1)
 
-    def score(self, x: Tensor) -> Tensor:
-        return torch.full_like(x, -1 / self.scale)
+    def _kernel(self, z: Tensor) -> Tensor:
+        return z
 
-    def stein_kernel(self, x: Tensor) -> Tensor:
-        return self.scale * x
-
-    @property
-    def mean(self) -> float:
-        return self.scale
-
-    @property
-    def variance(self) -> float:
-        return self.scale**2
-
-    @property
-    def entropy(self) -> float:
-        return 1 + math.log(self.scale)
-
-    @property
-    def fisher_scale(self) -> float:
-        return 1.0
-
-    def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
+    def _kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
         return log_scale + torch.expm1(-log_scale)
 
-    def distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
-        return distributions.Exponential(1 / (scale * self.scale))
+    def _distribution(self, scale: Tensor, shift: Tensor) -> distributions.Distribution:
+        return distributions.Exponential(1 / scale)
 
 
 @dataclass(frozen=True)
-class LogNormal(Base):
+class LogNormal(Law):
     """e^Z with Z ~ N(mu, sigma²). The multiplicative group moves mu and leaves sigma."""
 
     sigma: float = 1.0
     mu: float = 0.0
     support = HALF_LINE
 
-    private_draws = True
-
     def __post_init__(self) -> None:
         require_positive(self, sigma=self.sigma)
         if not math.isfinite(self.mu):
             raise ValueError(f"LogNormal needs a finite mu, but got {self.mu!r}.")
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        return (torch.randn(tuple(shape), generator=generator, dtype=dtype, device=device) * self.sigma + self.mu).exp()
+    def _draw(self, noise: Draw) -> Tensor:
+        return (noise.normal() * self.sigma + self.mu).exp()
 
     def scaled(self, factor: float) -> LogNormal:
         return replace(self, mu=self.mu + math.log(factor))
