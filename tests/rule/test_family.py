@@ -140,7 +140,7 @@ def test_mean_and_variance(group: GroupCase, base: BaseCase) -> None:
     weights = w.reshape(-1, *[1] * like.ndim)
     mean = (weights * theta).sum(0)
     torch.testing.assert_close(q.mean, mean, rtol=1e-7, atol=1e-7)
-    if type(group.group).__module__ == "user_defined":
+    if type(group.group).__module__.endswith("user_defined"):
         with pytest.raises(ValueError, match="estimate it from samples"):
             _ = q.variance
         return
@@ -181,7 +181,7 @@ def test_kl_is_an_expectation(group: GroupCase, base: BaseCase) -> None:
     q = family(group, base, like, 4)
     # KL may be infinite or slow in the tails; a near neighbour of q keeps it finite.
     p = Family(q.group, q.base, q.group.compose(q.element, q.group.exp(Seeded(group, like, 5, 0.1).vector())))
-    named = type(group.group).__module__ != "user_defined"
+    named = not type(group.group).__module__.endswith("user_defined")
     closed_base = not isinstance(base.base, (StudentT, Logistic, Wrapped))
     if not (named and closed_base and (group.group.elementwise or isinstance(base.base, Normal))):
         with pytest.raises(ValueError, match="stimate it from samples"):
