@@ -6,15 +6,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from small_problem import BASELINES, OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
+from small_problem import BASELINES, OPTIMIZERS, batches, largest_difference, network, optimizer_for, own_part, states, train
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import liebayes as lb
-
-
-def own_part(data: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    return [(x.chunk(2)[dist.get_rank()], y.chunk(2)[dist.get_rank()]) for x, y in data]
 
 
 def trained(kind: str, mc_samples: int) -> dict[str, Tensor]:
@@ -37,12 +33,10 @@ def blocks() -> dict[str, Tensor]:
     return states(model, optimizer)
 
 
-def averaged_gradients(unnoticed: bool) -> dict[str, Tensor]:
+def averaged_gradients() -> None:
     model = DistributedDataParallel(network())
     optimizer = optimizer_for("affine", model)
-    optimizer._ranks_checked = unnoticed
     train(model, optimizer, own_part(batches()))
-    return states(model, optimizer)
 
 
 def uneven_blocks() -> dict[str, Tensor]:
@@ -156,27 +150,16 @@ def first_half() -> dict[str, Any]:
 
 
 def second_half() -> dict[str, Tensor]:
-    """Continues what one process, which every rank repeats here, has begun."""
+    """Continues what one process, which every rank repeats in a group of its own, has begun."""
     model = network()
-    optimizer = optimizer_for("affine", model, mc_samples=2)
-    with Alone():
-        train(model, optimizer, batches()[:2], split=True)
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    optimizer = optimizer_for("affine", model, mc_samples=2, process_group=alone)
+    train(model, optimizer, batches()[:2], split=True)
     ddp = lb.optim.local_gradients(DistributedDataParallel(model))
     continued = optimizer_for("affine", ddp)
     continued.load_state_dict(optimizer.state_dict())
     train(ddp, continued, own_part(batches()[2:]))
     return states(ddp, continued)
-
-
-class Alone:
-    """A block in which a rank trains as if there were no other."""
-
-    def __enter__(self) -> None:
-        self.kept = lb.optim.reduction.world_size, lb.optim.reduction.rank
-        lb.optim.reduction.world_size, lb.optim.reduction.rank = (lambda group=None: 1), (lambda group=None: 0)
-
-    def __exit__(self, *exception: object) -> None:
-        lb.optim.reduction.world_size, lb.optim.reduction.rank = self.kept
 
 
 SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -185,8 +168,7 @@ SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "not a member": (not_a_member, ()),
     "uneven blocks": (uneven_blocks, ()),
     "noise of blocks": (noise_of_blocks, ()),
-    "averaged, noticed": (averaged_gradients, (False,)),
-    "averaged, unnoticed": (averaged_gradients, (True,)),
+    "averaged": (averaged_gradients, ()),
     **{f"nonfinite {policy} {count}": (nonfinite, (count, policy)) for policy in ("skip", "raise") for count in (1, 2)},
     **{
         f"one-sided {count} {wrapped}": (one_rank_has_a_gradient, (count, wrapped))

@@ -1,7 +1,7 @@
 """Runs functions on two processes with gloo and brings their results back.
 
 Starting processes takes seconds, so one pair runs a whole list of scenarios; an exception is the result of its scenario.
-As a program this file is one of the processes.
+As a program, this file is one of the processes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,27 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     import pytest
 
-TIMEOUT = 100
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.once_per_session import once_per_session
+from support.processes import TIMEOUT
+
+Ranks = dict[str, list[Any]]
+"""The results of every scenario on rank 0 and rank 1."""
 
 
-def results_of_two_ranks(module: str, factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """For every entry of the module's `SCENARIOS` its results on rank 0 and rank 1."""
-    from support.once_per_session import once_per_session
-
+def results_of_two_ranks(module: str, factory: pytest.TempPathFactory) -> Ranks:
+    """For every entry of the module's `SCENARIOS` its results on both ranks."""
     folder = once_per_session(factory, module, lambda folder: run_on_two_ranks(module, folder))
     results = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
     return {name: [result[name] for result in results] for name in results[0]}
+
+
+def results(ranks: Ranks, name: str) -> list[Any]:
+    """Those of one scenario, which must not have failed."""
+    for result in ranks[name]:
+        if isinstance(result, Exception):
+            raise result
+    return ranks[name]
 
 
 def run_on_two_ranks(module: str, folder: Path) -> None:
@@ -55,10 +66,8 @@ def run_on_two_ranks(module: str, folder: Path) -> None:
 
 def main(module: str, folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
-    here = Path(__file__).parent
-    sys.path.insert(0, str(here))
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2, timeout=timedelta(seconds=45)
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUT)
     )
     results: dict[str, Any] = {}
     for name, (function, arguments) in importlib.import_module(module).SCENARIOS.items():

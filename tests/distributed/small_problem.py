@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from support.problems import closure_for
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
 import liebayes as lb
 from liebayes.baselines import IVON, VOGN
@@ -48,14 +51,23 @@ def optimizer_for(kind: str, model: nn.Module, **settings: Any) -> lb.LieGroupBL
 def train(model: nn.Module, optimizer: lb.LieGroupBLR, data: list[tuple[Tensor, Tensor]], split: bool = False) -> None:
     """Steps of the closure protocol; with `split` every sample has its own part of the batch."""
     for x, y in data:
+        if split:
+            optimizer.step(lambda x, y: closure_for(optimizer, model, x, y, mse_loss)(), batch=(x, y))
+        else:
+            optimizer.step(closure_for(optimizer, model, x, y, mse_loss))
 
-        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-            optimizer.zero_grad()
-            loss = (model(x) - y).square().mean()
-            loss.backward()
-            return loss
 
-        optimizer.step(closure, batch=(x, y)) if split else optimizer.step(closure)
+def one_process(kind: str = "affine", mc_samples: int = 1, split: bool = False) -> dict[str, Tensor]:
+    """The states that two ranks must end with."""
+    model = network(kind == "multiplicative")
+    optimizer = optimizer_for(kind, model, mc_samples=mc_samples)
+    train(model, optimizer, batches(), split)
+    return states(model, optimizer)
+
+
+def own_part(data: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """This rank's half of every batch."""
+    return [(x.chunk(2)[dist.get_rank()], y.chunk(2)[dist.get_rank()]) for x, y in data]
 
 
 def states(model: nn.Module, optimizer: lb.LieGroupBLR) -> dict[str, Tensor]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import results_of_two_ranks
-from small_problem import OPTIMIZERS, batches, largest_difference, network, optimizer_for, states, train
+from ranks import Ranks, results, results_of_two_ranks
+from small_problem import OPTIMIZERS, batches, largest_difference, network, one_process, optimizer_for, states, train
 
 import liebayes as lb
 
@@ -19,40 +17,26 @@ ROUNDING = 1e-13
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     return results_of_two_ranks("sharded_scenarios", tmp_path_factory)
-
-
-def results(ranks: dict[str, list[Any]], name: str) -> list[Any]:
-    for result in ranks[name]:
-        if isinstance(result, Exception):
-            raise result
-    return ranks[name]
-
-
-def one_process(kind: str = "affine", mc_samples: int = 1) -> dict[str, torch.Tensor]:
-    model = network(kind == "multiplicative")
-    optimizer = optimizer_for(kind, model, mc_samples=mc_samples)
-    train(model, optimizer, batches())
-    return states(model, optimizer)
 
 
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize("mc_samples", [1, 2])
 @pytest.mark.parametrize("kind", [*OPTIMIZERS, "ivon"])
-def test_two_ranks_equal_one_process(ranks: dict[str, list[Any]], kind: str, mc_samples: int, foreach: bool):
+def test_two_ranks_equal_one_process(ranks: Ranks, kind: str, mc_samples: int, foreach: bool):
     first, second = results(ranks, f"{kind} {mc_samples} {foreach}")
     assert largest_difference(first, second) == 0
     assert largest_difference(first, one_process(kind, mc_samples)) < ROUNDING
 
 
-def test_vogn_is_refused(ranks: dict[str, list[Any]]):
+def test_vogn_is_refused(ranks: Ranks):
     for text in results(ranks, "vogn"):
         assert "The parameter number 0 is sharded" in text
         assert "Use IVON" in text
 
 
-def test_gathered_weights_are_never_stale(ranks: dict[str, list[Any]]):
+def test_gathered_weights_are_never_stale(ranks: Ranks):
     first, _ = results(ranks, "evaluated")
     assert largest_difference(first["states"], one_process()) < ROUNDING
     model = network()
@@ -62,12 +46,7 @@ def test_gathered_weights_are_never_stale(ranks: dict[str, list[Any]]):
         train(model, optimizer, [batch])
 
 
-def test_without_gathering_anew_they_would_be(ranks: dict[str, list[Any]]):
-    """The control of the test above."""
-    assert largest_difference(results(ranks, "stale")[0]["states"], one_process()) > 1e-4
-
-
-def test_micro_batches_of_one_sample_equal_the_whole_batch(ranks: dict[str, list[Any]]):
+def test_micro_batches_of_one_sample_equal_the_whole_batch(ranks: Ranks):
     assert largest_difference(results(ranks, "micro-batches")[0], one_process()) < ROUNDING
 
 
@@ -80,26 +59,26 @@ def test_micro_batches_of_one_sample_equal_the_whole_batch(ranks: dict[str, list
         ("not positive", "not positive"),
     ],
 )
-def test_refused_by_name_on_every_rank(ranks: dict[str, list[Any]], name: str, message: str):
+def test_refused_by_name_on_every_rank(ranks: Ranks, name: str, message: str):
     for error in ranks[name]:
         with pytest.raises((RuntimeError, ValueError), match=message):
             raise error
 
 
-def test_ranks_agree_on_what_is_not_finite(ranks: dict[str, list[Any]]):
+def test_ranks_agree_on_what_is_not_finite(ranks: Ranks):
     for result in results(ranks, "nonfinite"):
         assert largest_difference(result["before"], result["after"]) == 0
         assert (result["skipped"], result["steps"]) == (1, 3)
 
 
-def test_an_exception_leaves_the_shards_as_they_were(ranks: dict[str, list[Any]]):
+def test_an_exception_leaves_the_shards_as_they_were(ranks: Ranks):
     for result in results(ranks, "exception"):
         points = [name for name in result["before"] if name.startswith("point")]
         assert all(not torch.equal(result["before"][name], result["inside"][name]) for name in points)
         assert all(torch.equal(result["before"][name], result["after"][name]) for name in points)
 
 
-def test_noise_of_a_large_parameter(ranks: dict[str, list[Any]]):
+def test_noise_of_a_large_parameter(ranks: Ranks):
     from sharded_scenarios import large_network
 
     model = large_network()
@@ -108,7 +87,7 @@ def test_noise_of_a_large_parameter(ranks: dict[str, list[Any]]):
     assert largest_difference(results(ranks, "large")[0], states(model, optimizer)) < 1e-5
 
 
-def test_a_checkpoint_of_shards_continues_on_one_process_and_on_two(ranks: dict[str, list[Any]]):
+def test_a_checkpoint_of_shards_continues_on_one_process_and_on_two(ranks: Ranks):
     checkpoint = results(ranks, "first half")[0]
     assert not checkpoint["plain"]
     expected = one_process()
@@ -122,7 +101,7 @@ def test_a_checkpoint_of_shards_continues_on_one_process_and_on_two(ranks: dict[
     assert largest_difference(states(model, optimizer), expected) < ROUNDING
 
 
-def test_the_posterior_is_whole_and_predicts_with_a_plain_model(ranks: dict[str, list[Any]]):
+def test_the_posterior_is_whole_and_predicts_with_a_plain_model(ranks: Ranks):
     model = network()
     model[2].bias.requires_grad_(False)
     optimizer = optimizer_for("affine", model)

@@ -3,81 +3,37 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from support.regression import BATCH, by_hand, data, distance, network, optimizer_for, states
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
-
-import liebayes as lb
+from torch.utils.data import DataLoader
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     accelerate = pytest.importorskip("accelerate")
 
-DATA = 48
-BATCH = 8
 
-
-@pytest.fixture(autouse=True)
-def _fresh_state():
+def reset() -> None:
     """Accelerate keeps its settings for the whole process."""
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerate.state.GradientState._reset_state()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state() -> Iterator[None]:
+    reset()
     yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerate.state.GradientState._reset_state()
-
-
-def data() -> TensorDataset:
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(DATA, 4, generator=generator)
-    return TensorDataset(x, x.sum(1, keepdim=True).sin() + 1)
-
-
-def network() -> nn.Module:
-    generator = torch.Generator().manual_seed(6)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(0.3 * torch.randn(p.shape, generator=generator))
-    return model
-
-
-def optimizer_for(model: nn.Module, **settings: Any) -> lb.LieGroupBLR:
-    return lb.AffineBLR(model.parameters(), 0.05, data_size=DATA, base=lb.bases.Normal(0.2), scale_momentum=0.5, **settings)
+    reset()
 
 
 def prepared(batch: int = BATCH, mc_samples: int = 1, **settings: Any) -> tuple[Any, Any, Any, Any]:
     accelerator = accelerate.Accelerator(cpu=True, **settings)
     model = network()
     return accelerator, *accelerator.prepare(model, optimizer_for(model, mc_samples=mc_samples), DataLoader(data(), batch))
-
-
-def states(model: nn.Module, optimizer: Any) -> list[Tensor]:
-    found = [p.detach().clone() for p in model.parameters()]
-    for state in optimizer.state_dict()["state"].values():
-        found += [value.clone() for value in state.values() if isinstance(value, Tensor)]
-    return found
-
-
-def by_hand(epochs: int = 1, clip: float | None = None, batch: int = BATCH, mc_samples: int = 1) -> list[Tensor]:
-    model = network()
-    optimizer = optimizer_for(model, mc_samples=mc_samples)
-    for _ in range(epochs):
-        for x, y in DataLoader(data(), batch):
-
-            def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-                optimizer.zero_grad()
-                loss = nn.functional.mse_loss(model(x), y)
-                loss.backward()
-                if clip is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), clip)
-                return loss
-
-            optimizer.step(closure)
-    return states(model, optimizer)
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
@@ -134,12 +90,7 @@ def test_a_loop_for_other_optimizers_is_refused():
 def test_bfloat16():
     accelerator, model, optimizer, loader = prepared(mixed_precision="bf16")
     train_in_blocks(accelerator, model, optimizer, loader)
-    found, expected, start = states(model, optimizer)[:4], by_hand()[:4], [p.detach() for p in network().parameters()]
-
-    def distance(a: list[Tensor], b: list[Tensor]) -> float:
-        return max(float((p - q).abs().max()) for p, q in zip(a, b, strict=True))
-
-    assert 0 < distance(found, expected) < 0.05 * distance(start, expected)
+    assert 0 < distance(states(model, optimizer), by_hand()) < 0.05 * distance(list(network().parameters()), by_hand())
 
 
 @pytest.mark.parametrize("safe", [True, False])

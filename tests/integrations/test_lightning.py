@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
-
-import liebayes as lb
+from support.regression import BATCH, by_hand, data, distance, network, optimizer_for, states
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
@@ -25,27 +24,6 @@ with warnings.catch_warnings():
     from liebayes.integrations.lightning import PosteriorSampling
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-DATA = 48
-BATCH = 8
-
-
-def data() -> TensorDataset:
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(DATA, 4, generator=generator)
-    return TensorDataset(x, x.sum(1, keepdim=True).sin() + 1)
-
-
-def network() -> nn.Module:
-    generator = torch.Generator().manual_seed(6)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(0.3 * torch.randn(p.shape, generator=generator))
-    return model
-
-
-def optimizer_for(model: nn.Module, **settings: Any) -> lb.LieGroupBLR:
-    return lb.AffineBLR(model.parameters(), 0.05, data_size=DATA, base=lb.bases.Normal(0.2), scale_momentum=0.5, **settings)
 
 
 class Regression(lightning.LightningModule):
@@ -76,36 +54,6 @@ def fit(module: Regression, checkpoint: str | None = None, **settings: Any) -> A
     return trainer
 
 
-def states(model: nn.Module, optimizer: lb.LieGroupBLR) -> list[Tensor]:
-    found = [p.detach() for p in model.parameters()]
-    for state in optimizer.state_dict()["state"].values():
-        found += [value for value in state.values() if isinstance(value, Tensor)]
-    return found
-
-
-def by_hand(epochs: int = 2, clip: float | None = None, batch: int = BATCH, **settings: Any) -> list[Tensor]:
-    """The loop that the trainer should amount to."""
-    model = network()
-    optimizer = optimizer_for(model, **settings)
-    for _ in range(epochs):
-        for x, y in DataLoader(data(), batch):
-
-            def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-                optimizer.zero_grad()
-                loss = (model(x) - y).square().mean()
-                loss.backward()
-                if clip is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), clip)
-                return loss
-
-            optimizer.step(closure)
-    return states(model, optimizer)
-
-
-def largest_difference(a: list[Tensor], b: list[Tensor]) -> float:
-    return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
-
-
 def trained(module: Regression) -> list[Tensor]:
     return states(module.model, module.optimizer)
 
@@ -117,10 +65,10 @@ def test_the_trainer_as_it_is(mc_samples: int, clip: float | None, callbacks: in
     """Clipping is part of the closure that Lightning passes on: it counts, for every sample. The callback changes nothing."""
     module = Regression(mc_samples=mc_samples)
     fit(module, gradient_clip_val=clip, callbacks=[PosteriorSampling()] * callbacks)
-    expected = by_hand(clip=clip, mc_samples=mc_samples)
+    expected = by_hand(2, clip, mc_samples=mc_samples)
     torch.testing.assert_close(trained(module), expected, rtol=0, atol=0)
     if clip is not None:
-        assert not torch.equal(expected[0], by_hand(mc_samples=mc_samples)[0])
+        assert not torch.equal(expected[0], by_hand(2, mc_samples=mc_samples)[0])
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
@@ -128,7 +76,7 @@ def test_accumulation_equals_the_large_batch(clip: float | None):
     module = Regression()
     fit(module, accumulate_grad_batches=3, gradient_clip_val=clip, callbacks=[PosteriorSampling()])
     assert module.optimizer.steps == 4
-    torch.testing.assert_close(trained(module), by_hand(clip=clip, batch=3 * BATCH), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(trained(module), by_hand(2, clip, batch=3 * BATCH), rtol=1e-4, atol=1e-6)
 
 
 def test_accumulation_without_the_callback_is_refused():
@@ -151,11 +99,9 @@ def test_a_gradient_scaler_without_the_callback_is_refused():
 def test_a_gradient_scaler(clip: float | None, accumulate: int):
     module = Regression()
     fit(module, gradient_clip_val=clip, accumulate_grad_batches=accumulate, callbacks=[PosteriorSampling()], **scaler())
-    expected = by_hand(clip=clip, batch=accumulate * BATCH)
+    expected = by_hand(2, clip, batch=accumulate * BATCH)
     assert module.optimizer.steps == 12 // accumulate
-    start = [p.detach() for p in network().parameters()]
-    distance = largest_difference(start, expected[:4])
-    assert largest_difference(trained(module)[:4], expected[:4]) < 0.02 * distance  # half precision
+    assert distance(trained(module), expected) < 0.02 * distance(list(network().parameters()), expected)  # half precision
 
 
 def test_a_scaler_that_skips_a_step_drops_the_sample():
@@ -170,8 +116,8 @@ def test_a_scaler_that_skips_a_step_drops_the_sample():
 def test_bfloat16_works_as_it_is():
     module = Regression(mc_samples=2)
     fit(module, precision="bf16-mixed")
-    start, expected = [p.detach() for p in network().parameters()], by_hand(mc_samples=2)[:4]
-    assert largest_difference(trained(module)[:4], expected) < 0.05 * largest_difference(start, expected)
+    expected = by_hand(2, mc_samples=2)
+    assert distance(trained(module), expected) < 0.05 * distance(list(network().parameters()), expected)
 
 
 @pytest.mark.parametrize("outside", [{"accumulate_grad_batches": 2}, scaler()], ids=["accumulation", "scaler"])

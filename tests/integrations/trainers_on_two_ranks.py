@@ -17,31 +17,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import liebayes as lb
 
-STEPS = 3
-
-
-def data() -> tuple[Tensor, Tensor]:
-    x = torch.randn(8 * STEPS, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    return x, x.sum(1, keepdim=True).sin() + 1
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.regression import BATCH, DATA, data, network, optimizer_for, states
 
 
 def own_loader() -> DataLoader[Any]:
-    """Rank r has the r-th half of every batch of eight."""
-    rank = dist.get_rank()
-    x, y = (t.view(STEPS, 2, 4, -1)[:, rank].reshape(STEPS * 4, -1) for t in data())
-    return DataLoader(TensorDataset(x, y), 4)
-
-
-def network() -> nn.Module:
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-    with torch.no_grad():
-        for i, p in enumerate(model.parameters()):
-            p.copy_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i), dtype=p.dtype))
-    return model
-
-
-def optimizer_for(model: nn.Module, mc_samples: int = 1) -> lb.LieGroupBLR:
-    return lb.AffineBLR(model.parameters(), 0.1, data_size=50, base=lb.bases.Normal(0.2), mc_samples=mc_samples)
+    """Rank r has the r-th half of every batch."""
+    half = BATCH // 2
+    x, y = (t.view(DATA // BATCH, 2, half, -1)[:, dist.get_rank()].reshape(DATA // 2, -1) for t in data(torch.float64).tensors)
+    return DataLoader(TensorDataset(x, y), half)
 
 
 def with_lightning(callbacks: int) -> list[Tensor]:
@@ -52,7 +36,7 @@ def with_lightning(callbacks: int) -> list[Tensor]:
     class Regression(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model = network()
+            self.model = network(torch.float64)
 
         def train_dataloader(self) -> DataLoader[Any]:
             return own_loader()
@@ -71,14 +55,14 @@ def with_lightning(callbacks: int) -> list[Tensor]:
         callbacks=[PosteriorSampling()] * callbacks,
     )  # fmt: skip
     trainer.fit(module)
-    return results(module.model, trainer.optimizers[0])
+    return states(module.model, trainer.optimizers[0])
 
 
 def with_accelerate() -> list[Tensor]:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    model = network()
+    model = network(torch.float64)
     model, optimizer = accelerator.prepare(model, optimizer_for(model))
     assert accelerator.num_processes == 2
     lb.optim.local_gradients(model)
@@ -87,14 +71,7 @@ def with_accelerate() -> list[Tensor]:
             accelerator.backward(nn.functional.mse_loss(model(x), y))
         optimizer.step()
         optimizer.zero_grad()
-    return results(model, optimizer.optimizer)
-
-
-def results(model: nn.Module, optimizer: Any) -> list[Tensor]:
-    found = [p.detach().clone() for p in model.parameters()]
-    for state in optimizer.state_dict()["state"].values():
-        found += [value.clone() for value in state.values() if isinstance(value, Tensor)]
-    return found
+    return states(model, optimizer.optimizer)
 
 
 def outcome(function: Any, *arguments: Any) -> Any:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT = 600
-"""Seconds to wait for another worker: only to end a session that hangs."""
+from .processes import TIMEOUT
 
 
 def once_per_session(factory: pytest.TempPathFactory, name: str, prepare: Callable[[Path], None]) -> Path:
