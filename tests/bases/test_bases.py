@@ -197,6 +197,16 @@ def test_density_is_zero_outside_the_support(case: BaseCase) -> None:
 
 
 @every_base
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_density_at_infinity_is_zero(case: BaseCase, dtype: torch.dtype) -> None:
+    """Not ∞ − ∞; and the largest float has a density, if only 0."""
+    far = torch.tensor([math.inf, -math.inf], dtype=dtype)
+    assert bool((case.base.log_prob(far) == -math.inf).all())
+    large = torch.tensor([1.0, -1.0], dtype=dtype) * torch.finfo(dtype).max
+    assert not bool(case.base.log_prob(large).isnan().any())
+
+
+@every_base
 def test_score_is_the_derivative_of_the_density(case: BaseCase) -> None:
     x = inside(case)
     if isinstance(case.base, Uniform):

@@ -288,6 +288,42 @@ def test_tangents_of_the_affine_lemma(base: BaseCase) -> None:
 # Numerics.
 
 
+NAMED = [case for case in GROUPS if not (case.is_product or type(case.group).__module__.endswith("user_defined"))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1e-25, 1e20])
+@pytest.mark.parametrize("case", [c for c in NAMED if not isinstance(c.group, Additive)], ids=str)
+def test_the_standard_deviation_of_tiny_and_huge_members(case: GroupCase, scale: float, dtype: torch.dtype) -> None:
+    """Variances of 1e-50 and 1e40 are no float32. An exponential of log(scale) has |log scale|·eps of error."""
+    base = Rayleigh(0.3) if case.group.positive else Laplace(0.3)
+    point = torch.full((3,), scale, dtype=dtype)
+    g = case.group.at(point) if case.group.positive else case.group.at(torch.zeros_like(point), scale)
+    q = Family(case.group, base, g)
+    expected = torch.full((3,), scale * base.stddev, dtype=dtype)
+    torch.testing.assert_close(q.stddev, expected, rtol=80 * torch.finfo(dtype).eps, atol=0)
+
+
+def test_the_standard_deviation_of_correlated_members() -> None:
+    """Rows of lengths 5, 13 and 25, at a size whose squares are 0 in float32; also through a base of such a size."""
+    matrix = torch.tensor([[3.0, 4.0, 0.0], [5.0, 0.0, 12.0], [0.0, 7.0, 24.0]])
+    q = Family(Affine(), Normal(0.5), MatrixShift(matrix * 1e-30, torch.zeros(3)))
+    torch.testing.assert_close(q.stddev, torch.tensor([2.5e-30, 6.5e-30, 12.5e-30]), rtol=1e-6, atol=0)
+    for base in (Normal(1e-200), Rayleigh(1e-200), LogNormal(0.5, -460.0), StudentT(3, 1e-200)):
+        assert 1e-201 < base.stddev < 1e-198
+
+
+@pytest.mark.parametrize("case", NAMED, ids=str)
+@pytest.mark.parametrize("scale", [1e-45, 1e-30, 1.0, 1e30, 1e38])
+def test_a_member_of_any_size_has_no_divergence_from_itself(case: GroupCase, scale: float) -> None:
+    """0 exactly where KL is in closed form coordinate by coordinate; for matrices, which are inverted, P roundings."""
+    point = torch.full((3,), scale)
+    g = case.group.at(point) if case.group.positive else case.group.at(torch.ones(3), scale)
+    q = Family(case.group, Rayleigh() if case.group.positive else Normal(), g)
+    assert abs(float(q.kl(q))) <= (0.0 if case.group.elementwise else 3 * torch.finfo(torch.float32).eps)
+
+
+
 @pytest.mark.parametrize("group", [DiagonalAffine(), TriangularAffine(), Affine()], ids=str)
 def test_the_density_of_a_narrow_member_far_from_the_origin(group: Any) -> None:
     """A⁻¹θ − A⁻¹b would lose all digits of A⁻¹(θ − b) in float32."""

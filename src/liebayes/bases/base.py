@@ -81,6 +81,11 @@ class Base(ABC):
         return self._once("variance", lambda: self.expectation(lambda x: (x - self.mean).square()))
 
     @property
+    def stddev(self) -> float:
+        """√Var(ε)."""
+        return math.sqrt(self.variance)
+
+    @property
     def entropy(self) -> float:
         """H(q₀) = −E[log q₀(ε)]."""
         return self._once("entropy", lambda: -self.expectation(self.log_prob))

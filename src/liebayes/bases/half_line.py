@@ -35,7 +35,7 @@ class Rayleigh(ScaledLaw):
         return (-2 * torch.log1p(-u)).sqrt()
 
     def _log_prob(self, z: Tensor) -> Tensor:
-        return torch.where(z > 0, z.log() - 0.5 * z.square(), -math.inf)
+        return torch.where(z > 0, z.clamp_max(1 / torch.finfo(z.dtype).eps).log() - 0.5 * z.square(), -math.inf)  # no ∞ − ∞
 
     def _score(self, z: Tensor) -> Tensor:
         return 1 / z - z
@@ -124,6 +124,10 @@ class LogNormal(Law):
     @property
     def variance(self) -> float:
         return self._within_floats("variance", lambda: math.expm1(self.sigma**2) * math.exp(2 * self.mu + self.sigma**2))
+
+    @property
+    def stddev(self) -> float:
+        return self._within_floats("standard deviation", lambda: math.sqrt(math.expm1(self.sigma**2)) * self.mean)
 
     def _within_floats(self, name: str, value: Callable[[], float]) -> float:
         try:

@@ -159,6 +159,10 @@ class ScaledLaw(Law):
         return _known(self._constants.variance) * self._scale**2
 
     @property
+    def stddev(self) -> float:
+        return math.sqrt(_known(self._constants.variance)) * self._scale
+
+    @property
     def entropy(self) -> float:
         return self._constants.entropy + math.log(self._scale)
 

@@ -201,7 +201,7 @@ class Gumbel(ScaledLaw):
         return -(-u.log()).log()
 
     def _log_prob(self, z: Tensor) -> Tensor:
-        return -z - (-z).exp()
+        return -z.clamp_min(-1 / torch.finfo(z.dtype).eps) - (-z).exp()  # no ∞ − ∞ at −∞
 
     def _score(self, z: Tensor) -> Tensor:
         return torch.expm1(-z)

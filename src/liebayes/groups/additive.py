@@ -86,3 +86,6 @@ class Additive(LieGroup[Shift]):
 
     def variance(self, g: Shift, variance: float) -> Tensor:
         return torch.full_like(g.shift, variance)
+
+    def stddev(self, g: Shift, stddev: float) -> Tensor:
+        return torch.full_like(g.shift, stddev)

@@ -59,6 +59,8 @@ class Affine(LieGroup[MatrixShift]):
     def at(self, point: Tensor, scale: float = 1.0) -> MatrixShift:
         require_vector(self, point)
         require_positive_scale(scale)
+        low, high = scale_range(point.dtype)
+        scale = min(max(scale, low), high)
         eye = torch.eye(point.shape[-1], dtype=point.dtype, device=point.device)
         return MatrixShift((scale * eye).expand(*point.shape, -1).clone(), point.clone())
 
@@ -126,6 +128,9 @@ class Affine(LieGroup[MatrixShift]):
     def variance(self, g: MatrixShift, variance: float) -> Tensor:
         return g.matrix.square().sum(-1) * variance
 
+    def stddev(self, g: MatrixShift, stddev: float) -> Tensor:
+        return row_norms(g.matrix) * stddev
+
     def covariance(self, g: MatrixShift, variance: float) -> Tensor:
         return g.matrix @ g.matrix.mT * variance
 
@@ -187,6 +192,12 @@ def rescaled(matrix: Tensor) -> Tensor:
     low, high = scale_range(matrix.dtype)
     size = matrix.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
     return matrix * (size.clamp(low, high) / size)
+
+
+def row_norms(matrix: Tensor) -> Tensor:
+    """The length of every row, in units of its largest entry, whose square would leave the float's range."""
+    size = matrix.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
+    return torch.linalg.vector_norm(wide(matrix / size), dim=-1).to(matrix.dtype) * size.squeeze(-1)
 
 
 def saturated(x: Tensor) -> Tensor:

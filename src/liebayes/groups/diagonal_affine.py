@@ -121,3 +121,6 @@ class DiagonalAffine(LieGroup[ScaleShift]):
 
     def variance(self, g: ScaleShift, variance: float) -> Tensor:
         return g.scale.square() * variance
+
+    def stddev(self, g: ScaleShift, stddev: float) -> Tensor:
+        return g.scale * stddev

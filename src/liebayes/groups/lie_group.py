@@ -170,6 +170,10 @@ class LieGroup(ABC, Generic[E]):
             f"{type(self).__name__} gives no closed form for the variance of its family; estimate it from samples."
         )
 
+    def stddev(self, g: E, stddev: float) -> Tensor:
+        """The same for standard deviations. Closed forms do not square, which would leave the float's range at half of it."""
+        return self.variance(g, 1.0).sqrt() * stddev
+
     def covariance(self, g: E, variance: float) -> Tensor:
         """Cov(g·ε) as a matrix over the last dimension of θ."""
         each = self.variance(g, variance)

@@ -99,3 +99,6 @@ class Multiplicative(LieGroup[LogScale]):
 
     def variance(self, g: LogScale, variance: float) -> Tensor:
         return g.scale.square() * variance
+
+    def stddev(self, g: LogScale, stddev: float) -> Tensor:
+        return g.scale * stddev

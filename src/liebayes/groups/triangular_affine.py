@@ -20,6 +20,7 @@ from .affine import (
     mixing,
     outer_mean,
     require_vector,
+    row_norms,
     saturated,
     set_diagonal,
     solve_block,
@@ -147,6 +148,9 @@ class TriangularAffine(LieGroup[TriangularShift]):
 
     def variance(self, g: TriangularShift, variance: float) -> Tensor:
         return g.matrix.square().sum(-1) * variance
+
+    def stddev(self, g: TriangularShift, stddev: float) -> Tensor:
+        return row_norms(g.matrix) * stddev
 
     def covariance(self, g: TriangularShift, variance: float) -> Tensor:
         L = g.matrix

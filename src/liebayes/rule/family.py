@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal
 from torch.utils import _pytree as pytree
 
 from ..bases import Base, Normal
-from ..groups import LieGroup, Product
+from ..groups import LieGroup, Product, scale_of
 from .history import History
 
 E = TypeVar("E")
@@ -133,8 +133,8 @@ class Family(Generic[E]):
 
     @property
     def stddev(self) -> Tensor:
-        """√Var(θ)."""
-        return self.variance.sqrt()
+        """√Var(θ), from the scale itself: a variance leaves the float's range at the square root of its limits."""
+        return self.group.stddev(self.element, self.base.stddev)
 
     @property
     def covariance(self) -> Tensor:
@@ -150,13 +150,14 @@ class Family(Generic[E]):
             )
         if hasattr(self.group, "log_scale_and_shift"):
             (own, start), (log_scale, shift) = map(self.group.log_scale_and_shift, (self.element, other.element))  # type: ignore[attr-defined]
-            return self.base.kl(log_scale - own, (shift - start) * (-own).exp()).sum()  # g⁻¹h, exact where g = h
+            return self.base.kl(log_scale - own, (shift - start) * scale_of(-own)).sum()  # g⁻¹h, exact where g = h
         relative = self.group.compose(self.group.inverse(self.element), other.element)
         if isinstance(self.base, Normal) and self.group.affine_action:
             # ½(tr Σ⁻¹ + bᵀΣ⁻¹b/σ² − P + log det Σ) with (A, b) = g⁻¹h and Σ = AAᵀ: the moments of g⁻¹h's inverse.
             back = self.group.inverse(relative)
             spread = self.group.variance(back, 1.0).sum()
-            moved = self.group.act(back, torch.zeros_like(self.mean)) / self.base.scale
+            origin = self.group.act(self.element, torch.zeros_like(self.mean))
+            moved = self.group.act_inverse(other.element, origin) / self.base.scale  # its shift h⁻¹g·0, without cancellation
             return 0.5 * (spread + moved.square().sum() - self.event_shape.numel()) + self.group.log_jacobian(relative, moved)
         raise ValueError(f"{self.group} on {self.base} has no closed KL divergence. Estimate it from samples.")
 
