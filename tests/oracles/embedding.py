@@ -42,8 +42,22 @@ def _linear_and_shift(g: Any, in_algebra: bool) -> tuple[Matrix, Matrix]:
             return _blocks(g.matrix), _column(g.shift)
         case "TriangularShift":
             return np.tril(_blocks(g.lower), -1) + np.diag(scale(_column(g.log_diagonal))), _column(g.shift)
+        case "KroneckerShift":
+            return _kronecker(g, in_algebra)
     parts = [_linear_and_shift(part, in_algebra) for part in (g.values() if isinstance(g, dict) else g)]
     return block_diag(*(A for A, _ in parts)), np.concatenate([b for _, b in parts])
+
+
+def _kronecker(g: Any, in_algebra: bool) -> tuple[Matrix, Matrix]:
+    """L ⊗ R on the coordinates of a matrix, row by row; X ⊗ 1 + 1 ⊗ Y in the algebra."""
+    scale = (lambda x: x) if in_algebra else np.exp
+    sides = g.shift.shape[0], g.shift.numel() // g.shift.shape[0]
+    factors = []
+    for diagonal, lower, side in zip(g[0:3:2], g[1:4:2], sides, strict=True):
+        factor = np.diag(scale(_column(diagonal) if diagonal.numel() else np.zeros(side)))
+        factors.append(factor + np.tril(lower.detach().double().numpy(), -1) if lower.numel() else factor)
+    L, R = factors
+    return np.kron(L, np.eye(sides[1])) + np.kron(np.eye(sides[0]), R) if in_algebra else np.kron(L, R), _column(g.shift)
 
 
 def embed(g: Any) -> Matrix:

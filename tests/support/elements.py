@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
-from liebayes.groups import MatrixShift, Product, TriangularShift
+from liebayes.groups import KroneckerShift, MatrixShift, Product, TriangularShift
 
 from .registry import GroupCase
 
@@ -20,20 +20,26 @@ SAMPLES = ((), (1,), (4,), (2, 3))
 """Leading dimensions of θ."""
 
 
-def strictly_lower(X: Any) -> Any:
-    """The block below the diagonal of a triangular element holds nothing on or above it."""
+def in_the_algebra(X: Any) -> Any:
+    """Nothing on or above the diagonal in a block below it; no trace on the right of a Kronecker product of two factors."""
 
     def one(x: Any) -> Any:
-        return x._replace(lower=x.lower.tril(-1)) if isinstance(x, TriangularShift) else x
+        if isinstance(x, TriangularShift):
+            return x._replace(lower=x.lower.tril(-1))
+        if isinstance(x, KroneckerShift):
+            x = x._replace(left_lower=x.left_lower.tril(-1), right_lower=x.right_lower.tril(-1))
+            if x.left_log_diagonal.numel() and x.right_log_diagonal.numel():
+                x = x._replace(right_log_diagonal=x.right_log_diagonal - x.right_log_diagonal.mean(-1, keepdim=True))
+        return x
 
-    return pytree.tree_map(one, X, is_leaf=lambda x: isinstance(x, TriangularShift))
+    return pytree.tree_map(one, X, is_leaf=lambda x: isinstance(x, (KroneckerShift, TriangularShift)))
 
 
 def vector(case: GroupCase, like: Any, numbers: Numbers, near: float) -> Any:
     """A vector of the algebra for θ like `like`."""
     shape = case.group.identity(like)
     filled = pytree.tree_map(lambda t: torch.tensor(numbers(t.numel()), dtype=t.dtype).reshape(t.shape) * near, shape)
-    return strictly_lower(filled)
+    return in_the_algebra(filled)
 
 
 def element(case: GroupCase, like: Any, numbers: Numbers, near: float, mirrored: bool = False) -> Any:
@@ -149,7 +155,7 @@ def basis(case: GroupCase, like: Any) -> list[Any]:
         for index in range(block.numel()):
             unit = [torch.zeros_like(other) for other in blocks]
             unit[which].view(-1)[index] = 1.0
-            X = strictly_lower(pytree.tree_unflatten(unit, spec))
+            X = in_the_algebra(pytree.tree_unflatten(unit, spec))
             if float(flattened(X).abs().sum()) > 0:
                 vectors.append(X)
     return vectors

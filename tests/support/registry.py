@@ -21,7 +21,16 @@ from liebayes.bases import (
     Uniform,
     from_distribution,
 )
-from liebayes.groups import Additive, Affine, DiagonalAffine, LieGroup, Multiplicative, Product, TriangularAffine
+from liebayes.groups import (
+    Additive,
+    Affine,
+    DiagonalAffine,
+    Kronecker,
+    LieGroup,
+    Multiplicative,
+    Product,
+    TriangularAffine,
+)
 
 from .user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, SinhShift
 
@@ -45,7 +54,8 @@ class GroupCase:
     @property
     def exp_tolerance(self) -> float:
         """Rounding; or the error of torch.linalg.matrix_exp on one matrix, up to 2.5e-10 (pytorch issue 196592)."""
-        return 1e-9 if self.is_matrix or self.is_product else 1e-11
+        by_torch = self.is_product or isinstance(self.group, (Affine, TriangularAffine))
+        return 1e-9 if by_torch else 1e-11
 
     @property
     def is_product(self) -> bool:
@@ -53,7 +63,7 @@ class GroupCase:
 
     @property
     def is_matrix(self) -> bool:
-        return isinstance(self.group, (Affine, TriangularAffine))
+        return isinstance(self.group, (Affine, Kronecker, TriangularAffine))
 
     def __str__(self) -> str:
         return self.name
@@ -61,6 +71,7 @@ class GroupCase:
 
 ELEMENTWISE = (_like(), _like(3), _like(2, 2))
 VECTORS = (_like(1), _like(3), _like(2, 2))  # the last: a batch of two
+MATRICES = (_like(2), _like(2, 3), _like(2, 1, 3), _like(3, 2))  # a vector is one column, a convolution's weight a matrix
 
 GROUPS = [
     GroupCase("Additive", Additive(), ELEMENTWISE),
@@ -78,6 +89,11 @@ GROUPS = [
     GroupCase("IsotropicAffine", IsotropicAffine(), VECTORS),
     GroupCase("PlainDiagonalAffine", PlainDiagonalAffine(), ELEMENTWISE),
     GroupCase("SinhShift", SinhShift(), ELEMENTWISE, embeds=False),
+    GroupCase("Kronecker", Kronecker(), MATRICES, size=0.5),
+    GroupCase("KroneckerOfRows", Kronecker(right="none"), MATRICES, size=0.5),
+    GroupCase("KroneckerOfColumns", Kronecker("none"), MATRICES, size=0.5),
+    GroupCase("KroneckerWithLongSides", Kronecker(max_side=2), MATRICES, size=0.5),
+    GroupCase("DiagonalKronecker", Kronecker("diagonal", "diagonal"), MATRICES, size=0.5),
 ]
 
 

@@ -5,6 +5,7 @@ from .affine import Affine, MatrixShift
 from .blocks import blocks_of, map_blocks, with_blocks
 from .diagonal_affine import DiagonalAffine, ScaleShift
 from .exponential import expm1_ratio, scale_of
+from .kronecker import Kronecker, KroneckerShift
 from .lie_group import LieGroup
 from .multiplicative import LogScale, Multiplicative
 from .product import Product
@@ -14,6 +15,8 @@ __all__ = [
     "Additive",
     "Affine",
     "DiagonalAffine",
+    "Kronecker",
+    "KroneckerShift",
     "LieGroup",
     "LogScale",
     "MatrixShift",
