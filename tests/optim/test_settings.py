@@ -1,0 +1,133 @@
+"""Settings, parameter groups, closures and batches: what is accepted, and what is refused in words one can act on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.problems import KINDS, positive_layer, train_layer
+from torch import Tensor, nn
+
+import liebayes as lb
+from liebayes.bases import Normal
+from liebayes.groups import Multiplicative, TriangularAffine
+
+
+@pytest.mark.parametrize("key", ["mc_samples", "seed", "noise", "nonfinite", "process_group"])
+def test_options_of_the_optimizer_are_refused_in_a_parameter_group(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key}=2, but {key} belongs to the whole optimizer"):
+        KINDS["affine"]([{"params": positive_layer().parameters(), key: 2}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "meant"),
+    [("affine", "temprature", "temperature"), ("additive", "mc_sample", "mc_samples"), ("ivon", "dampin", "damping")],
+)
+def test_a_misspelt_option_of_a_parameter_group_is_refused(kind: str, key: str, meant: str) -> None:
+    optimizer = KINDS[kind]([nn.Parameter(torch.ones(2))])
+    with pytest.raises(ValueError, match=f"'{key}', which is no option.*Did you mean '{meant}'"):
+        optimizer.add_param_group({"params": positive_layer().parameters(), key: 2})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_parameter_group_may_have_keys_of_its_own(kind: str) -> None:
+    """Names, and what schedulers, other optimizers and trainers write."""
+    own = "kind name initial_lr max_lr min_lr base_lr swa_lr base_momentum max_momentum lr_scale weight_decay fused betas eps"
+    optimizer = KINDS[kind]([{"params": positive_layer().parameters(), **dict.fromkeys(own.split(), 1)}])
+    assert optimizer.param_groups[0]["lr_scale"] == 1
+    if kind != "ivon":  # which refuses a base, also its own
+        copied = {**optimizer.param_groups[0], "params": [nn.Parameter(torch.ones(2))], "initial_scale": 1.0, "scale_lr": None}
+        optimizer.add_param_group(copied)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"data_size": "100"}, r"data_size must be the number of training data, at least 1, but got '100'\. Pass a number"),
+        ({"data_size": [1, 2]}, r"data_size must be .* but got \[1, 2\]"),
+        ({"data_size": math.nan}, "data_size must be .* but got nan"),
+        ({"data_size": 0}, "data_size must be .* but got 0"),
+        ({"mc_samples": None}, "mc_samples must be a whole number of at least 1, but got None"),
+        ({"mc_samples": "2"}, "mc_samples must be .* but got '2'"),
+        ({"mc_samples": math.nan}, "mc_samples must be .* but got nan"),
+        ({"seed": None}, "seed must be a whole number, but got None"),
+        ({"seed": 1.5}, "seed must be a whole number, but got 1.5"),
+        ({"base": Normal}, "A base distribution was expected.*Pass an instance"),
+        ({"base": "Normal(0.1)"}, r"but got 'Normal\(0.1\)'\. liebayes\.bases\.parse"),
+        ({"base": torch.distributions.Normal(0.0, 1.0)}, r"liebayes\.bases\.from_distribution"),
+        ({"metric": lb.Fisher}, "metric must be an instance"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        lb.AffineBLR(positive_layer().parameters(), **{"data_size": 100, **settings})
+
+
+def test_a_group_is_an_instance() -> None:
+    with pytest.raises(ValueError, match=r"A group was expected, but got .*TriangularAffine.*Pass an instance"):
+        lb.LieGroupBLR(positive_layer().parameters(), TriangularAffine, Normal(), 0.1, data_size=10)  # type: ignore[arg-type]
+
+
+def test_what_is_not_positive_is_refused_with_the_way_to_magnitudes() -> None:
+    converted = lb.nn.plus_minus(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    for model in (nn.Linear(3, 2), converted):
+        with pytest.raises(ValueError, match=r"liebayes\.nn\.plus_minus, dale or fixed_sign.*liebayes\.nn\.parameter_groups"):
+            lb.MultiplicativeBLR(model.parameters(), data_size=10)
+    with pytest.raises(ValueError, match=r"liebayes\.nn\.plus_minus, dale or fixed_sign"):
+        Multiplicative().at(torch.tensor([1.0, -1.0]))
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [(lambda t: 1.0, "returned a float"), (lambda t: t.detach().sum(), "returned a tensor without a gradient")],
+)
+def test_a_prior_must_depend_on_its_argument(prior: Callable[[Tensor], Any], said: str) -> None:
+    p = nn.Parameter(torch.ones(3))
+    optimizer = lb.AffineBLR([p], data_size=10, prior=prior)
+    with optimizer.sampled():
+        p.sum().backward()
+    with pytest.raises(ValueError, match=said):
+        optimizer.step()
+    assert torch.equal(p, torch.ones(3))
+
+
+@pytest.mark.parametrize("mc_samples", [1, 2])
+def test_a_batch_is_a_tuple(mc_samples: int) -> None:
+    optimizer = KINDS["affine"]([nn.Parameter(torch.ones(3))], mc_samples=mc_samples)
+    with pytest.raises(ValueError, match=r"batch must be a tuple of tensors.*but is a Tensor.*\(inputs,\)"):
+        optimizer.step(lambda x: x.sum(), batch=torch.ones(2, 3))
+
+
+def test_numbers_of_numpy() -> None:
+    model = positive_layer()
+    optimizer = lb.AffineBLR(model.parameters(), lr=np.float32(0.5), data_size=np.int64(100), prior=np.float32(0.25))  # pyright: ignore[reportArgumentType]
+    settings = optimizer.state_dict()["param_groups"][0]
+    assert [type(settings[name]) for name in ("lr", "data_size", "prior")] == [float, int, float]
+    train_layer(model, optimizer)
+
+
+def test_a_closure_may_return_more_than_a_loss() -> None:
+    model: Any = positive_layer()
+    optimizer = KINDS["affine"](model.named_parameters(), mc_samples=2)
+    x = torch.ones(8, 4)
+    losses: list[float] = []
+
+    def closure() -> dict[str, Any]:
+        optimizer.zero_grad()
+        output = model(x)
+        loss = output.square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        return {"loss": loss, "output": output, "count": 8, "note": "fine", "nothing": None}
+
+    found = optimizer.step(closure)
+    assert float(found["loss"]) == pytest.approx(sum(losses) / 2, rel=1e-6)
+    assert found["output"].shape == (8, 3)
+    assert not found["output"].requires_grad
+    assert (found["count"], found["note"], found["nothing"]) == (8, "fine", None)
