@@ -87,7 +87,7 @@ BAD_USAGE = {
 }
 FAILURES = {
     "train --dataset mnist --data-dir EMPTY": "put it there",
-    "train --output RUN": "Go on with --resume, or choose another --output",
+    "train --output RUN": "Continue with --resume, or choose another --output",
     "train --resume --output EMPTY": "holds no run",
     "evaluate EMPTY": "holds no run",
     "evaluate nothing": "holds no run",
@@ -272,7 +272,7 @@ def test_settings_travel_through_json() -> None:
 def test_a_resumed_run_tells_so(runs: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(runs / "sgd", tmp_path / "run")
     assert main(["train", "--resume", "--output", str(tmp_path / "run")]) == 0
-    assert "Nothing was left to do: the run had ended. The posterior is in" in capsys.readouterr().out
+    assert "The run had already ended. The posterior is in" in capsys.readouterr().out
     found = RunDirectory(tmp_path / "run").read_json("environment.json")
     assert found["date"] == RunDirectory(runs / "sgd").read_json("environment.json")["date"]
     assert len(found["resumed"]) == 1

@@ -71,7 +71,7 @@ def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=100)
     assert process.returncode != 0
-    assert errors.count(f"Interrupted. Go on with: liebayes train --resume --output {output}") == 1
+    assert errors.count(f"Interrupted. Continue with: liebayes train --resume --output {output}") == 1
     first = checkpoint.load(output / "checkpoint.safetensors")["progress"]
     assert first["epoch"] >= 1
     assert main(["train", "--resume", "--output", str(output)]) == 0

@@ -25,6 +25,7 @@ from .settings import SettingsError, TrainSettings
 from .sweep import sweep as sweep_runs
 from .tables import comparison, figures, show
 from .train import evaluate as evaluate_posterior
+from .train import predictive_samples
 from .train import train as train_run
 
 COMMANDS: dict[str, Callable[..., Any]] = {}
@@ -112,7 +113,7 @@ def evaluate(runs: tuple[Path, ...], *, samples: int = 32, data_dir: Path | None
     results: list[dict[str, Any]] = []
     for path in runs:
         posterior, dataset, settings = open_run(path, data_dir)
-        used = 1 if settings.rule == "sgd" else samples
+        used = predictive_samples(settings, samples)
         results.append({"run": str(path), **evaluate_posterior(posterior, dataset, used)})
         if json:
             print(_json(results[-1]), flush=True)

@@ -1,87 +1,54 @@
-"""What a person sees of training: a live line on a terminal, one plain line per epoch elsewhere."""
+"""What a person sees of training: a live bar on a terminal, and one line per epoch that stays."""
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-import torch
-
+from ..variational.progress import ProgressBar
 from .settings import TrainSettings
-
-if TYPE_CHECKING:
-    from .train import Progress
 
 
 class Display:
-    """Epoch, loss at samples, test figures, images per second, bounded steps, time left."""
+    """Epoch, training loss, test figures, images per second, bounded steps and time left."""
 
-    def __init__(self, settings: TrainSettings, steps_per_epoch: int, images_per_epoch: int, *, quiet: bool = False) -> None:
-        self.settings = settings
+    def __init__(self, bar: ProgressBar, settings: TrainSettings, steps_per_epoch: int, images_per_epoch: int) -> None:
+        self.bar, self.settings = bar, settings
         self.steps_per_epoch = steps_per_epoch
         self.images_per_step: float = images_per_epoch / max(steps_per_epoch, 1)
-        self.quiet = quiet
-        self.figures: str = ""
-        self._bar: Any = None
-        self._began = time.monotonic()
-        self._steps = 0
+        self._last_figures = ""
+        self._began, self._steps = time.monotonic(), 0
 
-    def __enter__(self) -> Display:
-        if not self.quiet and sys.stdout.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns)
-            self._bar.start()
-            self._task = self._bar.add_task("", total=(self.settings.epochs or 1) * self.steps_per_epoch, figures="")
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def step(self, progress: Progress, optimizer: torch.optim.Optimizer) -> None:
-        """After every step."""
+    def step(self, epoch: int, batch: int, loss: float, bounded: int) -> None:
+        """Call after every step; `epoch` are those completed, `batch` the steps in the current one."""
         self._steps += 1
-        if self._bar is None:
-            return
-        speed = self._steps * self.images_per_step / max(time.monotonic() - self._began, 1e-9)
-        bounded = int(getattr(optimizer, "bounded", 0))
-        self._bar.update(
-            self._task,
-            completed=progress.epoch * self.steps_per_epoch + progress.batch,
-            description=f"epoch {progress.epoch + 1}/{self.settings.epochs}",
-            figures=f"loss {progress.loss_sum / max(progress.batch, 1):.4f}  {self.figures}{speed:,.0f} images/s"
-            + (f"  {bounded:,} bounded" if bounded else ""),
-        )
+        if self.bar.live:
+            title, figures = f"epoch {epoch + 1}/{self.settings.epochs}", f"loss {loss:.4f}  {self._last_figures}"
+            self.bar.update(epoch * self.steps_per_epoch + batch, title, figures + self._speed(bounded))
 
-    def epoch(self, line: dict[str, Any]) -> None:
-        """After every epoch."""
-        if self.quiet:
-            return
+    def epoch(self, line: Mapping[str, Any]) -> None:
+        """Call after every epoch, with its line of metrics.jsonl."""
         figures = ""
         if "test_accuracy" in line:
             on = "held out" if self.settings.held_out else "test"
             figures = f"{on} {100 * line['test_accuracy']:.2f} %  NLL {line['test_nll']:.4f}  ECE {line['test_ece']:.4f}  "
-            self.figures = f"after epoch {line['epoch']}: {figures}"
-        speed = self._steps * self.images_per_step / max(time.monotonic() - self._began, 1e-9)
-        text = (
-            f"epoch {line['epoch']}/{self.settings.epochs}  loss {line['train_loss']:.4f}  {figures}"
-            f"{speed:,.0f} images/s" + (f"  {line['bounded']:,} bounded" if line["bounded"] else "")
-        )
-        self.line(text)
+            self._last_figures = f"after epoch {line['epoch']}: {figures}"
+        head = f"epoch {line['epoch']}/{self.settings.epochs}  loss {line['train_loss']:.4f}  "
+        self.bar.line(head + figures + self._speed(line["bounded"]))
 
-    def line(self, text: str) -> None:
-        """A line that stays."""
-        if self.quiet:
-            return
-        if self._bar is None:
-            print(text, flush=True)
-        else:
-            self._bar.console.print(text, highlight=False, markup=False, emoji=False)
+    def _speed(self, bounded: int) -> str:
+        speed = self._steps * self.images_per_step / max(time.monotonic() - self._began, 1e-9)
+        return f"{speed:,.0f} images/s" + (f"  {bounded:,} bounded" if bounded else "")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(8.25), duration(75), duration(7300)
+    ('8.2 s', '1:15 min', '2:01 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"

@@ -1,4 +1,4 @@
-"""A network and its optimizer, as settings name them."""
+"""What is trained: the network, optimizer and data that the settings describe."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import nn as networks
 from ..bases import Dirac, parse
-from ..data import Dataset
+from ..data import Batches, Dataset
 from ..groups import Additive, Shift
 from ..optim import LieGroupBLR, default_base, local_gradients
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family
 from .defaults import METRICS, OPTIMIZERS, TAKES
-from .settings import TrainSettings
+from .processes import Team
+from .settings import SettingsError, TrainSettings
 
 
 def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
@@ -78,3 +79,67 @@ def posterior_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> Posterio
         return cast(LieGroupBLR, optimizer).posterior(model)
     points = {name: Shift(p.detach().clone()) for name, p in unwrap(model).named_parameters()}
     return Posterior(model, {name: Family(Additive(), Dirac(), g) for name, g in points.items()}, temperature=0.0)
+
+
+class Progress:
+    """How far a run is: what a checkpoint holds beside the model and the optimizer."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.batch = 0
+        self.loss_sum: float = 0.0
+        self.seconds: float = 0.0
+        self.lines: list[dict[str, Any]] = []
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def restore(self, content: dict[str, Any]) -> None:
+        vars(self).update(content)
+
+
+class Learner:
+    """The network, its optimizer, the data, and how far training is."""
+
+    def __init__(self, settings: TrainSettings, dataset: Dataset, ranks: Team) -> None:
+        self.settings, self.ranks = settings, ranks
+        self.progress = Progress()
+        try:
+            self.dataset = dataset = dataset.held_out(settings.held_out)
+            if not len(dataset.test_labels) or len(dataset.class_names) < 2:
+                raise ValueError(
+                    f"Evaluation needs test images of at least two classes, but {dataset.name} has "
+                    f"{len(dataset.test_labels)} test images and {len(dataset.class_names)} classes."
+                )
+            self.model = build_network(settings, dataset)
+            self.optimizer = build_optimizer(settings, self.model, effective_size(settings, dataset))
+            self.batches = Batches(
+                dataset, settings.batch_size or 1, seed=settings.seed, augment=bool(settings.augment), rank=ranks.rank,
+                world_size=ranks.size,
+            )  # fmt: skip
+            self._require_equal_parts()
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+
+    def _require_equal_parts(self) -> None:
+        """--split-batch needs equal parts of each rank's batch. The last batch of an epoch, if smaller, is not split."""
+        size, samples = (self.settings.batch_size or 1) // self.ranks.size, self.settings.mc_samples or 1
+        images = len(self.dataset.train_labels)
+        if self.settings.split_batch and (size % samples or size > images):
+            raise ValueError(
+                f"--split-batch: {size} images of {images}, for each of {self.ranks.size} processes, do not split into "
+                f"{samples} equal parts, one for each sample. Choose another --batch-size or --mc-samples."
+            )
+
+    def checkpoint_size(self) -> int:
+        """A bound in bytes: the parameters, their element and momentum, and the running averages of the metric."""
+        return 4 * 6 * sum(p.numel() for p in self.model.parameters()) + 100_000
+
+    def state(self) -> dict[str, Any]:
+        """The content of a checkpoint."""
+        return {
+            "settings": self.settings.to_json(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "progress": self.progress.to_json(),
+        }

@@ -26,7 +26,7 @@ def open_run(path: Path | str, data_dir: Path | None = None) -> tuple[Posterior,
     settings = directory.settings()
     if not directory.posterior.exists():
         raise RunError(
-            f"{path} has no posterior yet: its training has not ended. Go on with: liebayes train --resume --output "
+            f"{path} has no posterior yet: its training has not ended. Continue with: liebayes train --resume --output "
             f"{shlex.quote(str(path))}"
         )
     if settings.dataset not in data.names():

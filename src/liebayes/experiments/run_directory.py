@@ -69,7 +69,7 @@ class RunDirectory:
 
     # Starting.
 
-    def require_fit(self, resume: bool) -> None:
+    def require_usable(self, resume: bool) -> None:
         """Refuses a directory that training could not use. Nothing is written, so a failure later leaves nothing behind."""
         here = self.path
         if here.exists() and not here.is_dir():
@@ -78,7 +78,7 @@ class RunDirectory:
         if resume and not started:
             raise RunError(f"{here} holds no run to go on with. Start one without --resume, or check --output.")
         if started and not resume:
-            raise RunError(f"{here} holds a run already. Go on with --resume, or choose another --output.")
+            raise RunError(f"{here} holds a run already. Continue with --resume, or choose another --output.")
         # A run killed while it started may have left hidden files, such as its lock.
         if here.exists() and not started and any(not file.name.startswith(".") for file in here.iterdir()):
             raise RunError(f"{here} is not empty and holds no run. Choose another --output.")
@@ -106,7 +106,7 @@ class RunDirectory:
                     f"{self.path} cannot be locked ({error.strerror or error}): see to it that no other process trains there.",
                     stacklevel=2,
                 )
-            self.require_fit(resume)  # again: a process that held the lock until now may have left a run
+            self.require_usable(resume)  # again: a process that held the lock until now may have left a run
             self._require_space(checkpoint_size)
             yield
 

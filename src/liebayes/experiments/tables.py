@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .display import duration
 from .run_directory import RunDirectory
 
 KINDS = ("accuracy", "nll", "ece", "brier", "entropy")
@@ -75,15 +76,3 @@ def short_names(runs: Sequence[Path]) -> list[str]:
     absolute = [os.path.abspath(run) for run in runs]
     shared = os.path.commonpath([os.path.dirname(run) for run in absolute])
     return [os.path.relpath(run, shared) for run in absolute]
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(8.25), duration(75), duration(7300)
-    ('8.2 s', '1:15 min', '2:01 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"

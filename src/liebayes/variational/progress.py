@@ -1,4 +1,4 @@
-"""Progress of long work on the error stream: a live bar on a terminal, nothing elsewhere unless asked for."""
+"""Progress of `fit` and of training runs: a live bar on a terminal with `rich`, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,52 +6,72 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TextIO
 
 Report = Callable[[int, str], None]
 
 
+class ProgressBar:
+    """A live bar with a title and a line of figures, and lines that stay.
+
+    Args:
+        total: the number of steps.
+        stream: the output or error stream.
+        show: True falls back on the lines alone where there is no terminal or no `rich`, None on nothing; False shows nothing.
+        transient: remove the bar at the end.
+    """
+
+    def __init__(self, total: int, stream: TextIO, *, show: bool | None = True, transient: bool = False) -> None:
+        self.total, self.stream, self.show, self.transient = total, stream, show, transient
+        self.live: bool = show is not False and stream.isatty() and importlib.util.find_spec("rich") is not None
+        self._bar: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        if self.live:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[figures]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(file=self.stream), transient=self.transient)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self.total, figures="")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, title: str, figures: str) -> None:
+        """Moves the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=title, figures=figures)
+
+    def line(self, text: str) -> None:
+        """Prints a line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, emoji=False)
+        elif self.show:
+            print(text, file=self.stream, flush=True)
+
+
 @contextmanager
 def progress_bar(title: str, total: int, show: bool | None) -> Iterator[Report]:
-    """Yields a function to call with the number of steps done and a line of figures.
-
-    `show=None` shows a live bar where the error stream is a terminal and `rich` is installed. `show=True` makes do with a
-    plain line at every tenth of the work where there is no terminal, or no `rich`.
+    """Yields a function to call with the number of steps done and a line of figures. Without a live bar, see `show` above,
+    it prints a line after every tenth of the work. All output goes to the error stream.
     """
-    live = sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
-    if show is False or (show is None and not live):
-        yield lambda done, figures: None
-    elif live:
-        with _live_bar(title, total) as report:
-            yield report
-    else:
-        yield _plain_lines(title, total)
-
-
-@contextmanager
-def _live_bar(title: str, total: int) -> Iterator[Report]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total, figures="")
-        yield lambda done, figures: bar.update(task, completed=done, figures=figures)
-
-
-def _plain_lines(title: str, total: int) -> Report:
     shown = 0
 
     def report(done: int, figures: str) -> None:
         nonlocal shown
-        tenths = 10 * done // total
-        if tenths > shown:
-            shown = tenths
-            print(f"{title} {done}/{total}  {figures}", file=sys.stderr, flush=True)
+        bar.update(done, f"{title} {done}/{total}", figures)
+        if not bar.live and 10 * done // total > shown:
+            shown = 10 * done // total
+            bar.line(f"{title} {done}/{total}  {figures}")
 
-    return report
+    with ProgressBar(total, sys.stderr, show=show, transient=True) as bar:
+        yield report

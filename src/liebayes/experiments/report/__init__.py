@@ -1,4 +1,4 @@
-"""Reports: what runs predict and what they learned, as one page or as files. The only room that needs matplotlib."""
+"""Reports: what runs predict and what they learned, as one page or as picture files. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -7,31 +7,41 @@ from pathlib import Path
 
 from ...atomic_write import atomic_write
 from ..run_directory import writable
+from . import tables
 from .evidence import Evidence, gather
-from .page import html
-from .sections import Section, sections
+from .page import Section, html
+from .sections import sections, title_and_lead
 from .style import Format, Picture, save
 
 
 def write_report(
     runs: Sequence[Path], output: Path, *, ood: str | None = None, image: int = 0, data_dir: Path | None = None
 ) -> Path:
-    """Writes the page about some runs.
+    """Writes a page about some runs.
 
     Args:
         runs: run directories.
-        output: the HTML file. It appears whole or not at all.
-        ood: images from outside: a data set, or test images shuffled, rotated, inverted or replaced by noise.
-        image: the test image that sorts the features.
-        data_dir: where data sets are, if not where the runs had them.
+        output: the HTML file. It appears complete or not at all.
+        ood: out-of-distribution images: a data set, or test images shuffled, rotated, inverted or replaced by noise.
+        image: the test image by whose activations the features are sorted.
+        data_dir: the folder with the data sets, if it is not the one the runs used.
     """
     with writable(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    found = gather(runs, ood, data_dir)
-    text = html(found, sections(found, image))
+    text = report_page(gather(runs, ood, data_dir), image)
     with writable(output), atomic_write(output) as partial:
         partial.write_text(text, encoding="utf-8")
     return output
+
+
+def report_page(found: Sequence[Evidence], image: int = 0) -> str:
+    """The page as HTML."""
+    parts = [
+        Section("summary", "Summary", tables=[tables.summary(found)]),
+        *(section for section in sections(found, image) if section.pictures),
+        Section("settings", "Settings", tables=tables.settings(found)),
+    ]
+    return html(*title_and_lead(found), parts)
 
 
 def write_pictures(
@@ -51,4 +61,4 @@ def write_pictures(
         return [save(picture, output, form) for section in sections(found, image) for picture in section.pictures]
 
 
-__all__ = ["Evidence", "Picture", "Section", "gather", "sections", "write_pictures", "write_report"]
+__all__ = ["Evidence", "Picture", "Section", "gather", "report_page", "sections", "write_pictures", "write_report"]

@@ -20,6 +20,7 @@ from ...prediction import ClassPrediction
 from ..load_run import at_point, open_run
 from ..run_directory import RunDirectory
 from ..settings import SettingsError, TrainSettings
+from ..train import predictive_samples
 from .outside import Outside, outside_images
 
 BATCH = 500
@@ -167,7 +168,7 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
         if place not in outsides:
             outsides[place] = dataset, outside_images(dataset, ood, place[1])
         dataset, outside = outsides[place]
-        samples = 1 if settings.rule == "sgd" else settings.predictive_samples
+        samples = predictive_samples(settings)
         inputs = dataset.normalize(dataset.test_images)
         found.append(
             Evidence(

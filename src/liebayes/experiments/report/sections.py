@@ -1,54 +1,45 @@
-"""The pictures of a report in their order: one list for the page and for the files."""
+"""The sections of a report in their order: one list for the page and for the files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from . import curves, images, weights
+from . import curves, images, tables, weights
 from .evidence import Evidence
-from .style import Picture
-
-
-@dataclass(frozen=True)
-class Section:
-    """Some pictures under one heading."""
-
-    name: str
-    heading: str
-    lead: str
-    pictures: list[Picture]
+from .page import Section
 
 
 def sections(runs: Sequence[Evidence], image: int = 0) -> Iterator[Section]:
-    """All pictures of runs.
+    """All sections with pictures.
 
     Args:
         runs: see `gather`.
-        image: the test image that sorts the features.
+        image: the test image by whose activations the features are sorted.
     """
     yield Section(
         "learning",
         "Learning",
-        "The test data after every epoch, judged by the predictive marginal: the average over draws of the weights.",
-        [curves.learning_curve(runs, what) for what in curves.CURVES],
+        "Performance on the test data after every epoch, with predictions averaged over samples of the weights.",
+        pictures=[curves.learning_curve(runs, what) for what in curves.CURVES],
     )
     yield Section(
         "calibration",
         "Calibration",
         "Of predictions made with a confidence of 80 %, four in five should be right.",
-        [curves.reliability_diagram(runs), curves.confidence_histogram(runs)],
+        pictures=[curves.reliability_diagram(runs), curves.confidence_histogram(runs)],
     )
     yield Section(
         "uncertainty",
         "Inside and outside",
-        "A network should be sure about images like those it was trained on, and unsure about others.",
+        "A network should be confident on images like those it was trained on, and uncertain on others.",
+        [tables.outside(runs)],
         [curves.entropy_histogram(runs), *images.outside_strip(runs)],
     )
     yield Section(
         "weights",
         "Weights",
-        "What the group and the base make of the weights' distributions.",
+        "How the group and the base shape the distributions of the weights.",
+        [tables.sparseness(runs)],
         [
             weights.weight_histogram(runs),
             weights.mass_curve(runs),
@@ -59,12 +50,36 @@ def sections(runs: Sequence[Evidence], image: int = 0) -> Iterator[Section]:
     yield Section(
         "features",
         "Features",
-        "What the first layer looks for in an image.",
-        [picture for run in runs for picture in images.features(run, image)],
+        "What the first layer responds to.",
+        pictures=[picture for run in runs for picture in images.features(run, image)],
     )
     yield Section(
         "uncertain",
         "Most uncertain test images",
         "The images with the largest predictive entropy.",
-        [picture for run in runs for picture in images.uncertain_images(run)],
+        pictures=[picture for run in runs for picture in images.uncertain_images(run)],
     )
+
+
+def title_and_lead(runs: Sequence[Evidence]) -> tuple[str, str]:
+    """The data, the number of runs, and which run is best."""
+    datasets = {run.dataset.name: run.dataset for run in runs}
+    title = f"{' and '.join(datasets)}: " + ("one run" if len(runs) == 1 else f"{len(runs)} runs side by side")
+    data = "; ".join(
+        f"{d.name}: {len(d.train_labels):,} training and {len(d.test_labels):,} test images in {d.num_classes} classes"
+        for d in datasets.values()
+    )
+    lead = f"{data[0].upper()}{data[1:]}."
+    if len(runs) == 1 or len(datasets) > 1:
+        return title, lead
+    nll, accuracy = min(run.metrics["nll"] for run in runs), max(run.metrics["accuracy"] for run in runs)
+    best = [run.name for run in runs if run.metrics["nll"] == nll]
+    most_accurate = [run.name for run in runs if run.metrics["accuracy"] == accuracy]  # ties are common
+    lead += f" {_have(best)} the lowest NLL, {nll:.4f}"
+    if best == most_accurate:
+        return title, f"{lead}, and the highest accuracy, {100 * accuracy:.2f} %."
+    return title, f"{lead}; {_have(most_accurate)} the highest accuracy, {100 * accuracy:.2f} %."
+
+
+def _have(names: Sequence[str]) -> str:
+    return f"{' and '.join(names)} {'have' if len(names) > 1 else 'has'}"

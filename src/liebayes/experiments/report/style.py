@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
@@ -198,8 +199,7 @@ def inline_svg(picture: Picture) -> str:
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     view = re.search(r'viewBox="([^"]*)"', text)
     assert view is not None
-    label = picture.title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    start = f'<svg viewBox="{view[1]}" role="img" aria-label="{label}">'
+    start = f'<svg viewBox="{view[1]}" role="img" aria-label="{escape(picture.title)}">'
     text = re.sub(r"<svg[^>]*>", lambda _: start, text, count=1)  # a title is no pattern
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", text)
     # Names within one page must differ, and only those that are referred to matter.

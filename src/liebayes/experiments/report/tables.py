@@ -1,59 +1,54 @@
-"""The tables of the page."""
+"""The tables of a report, as data for the template."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
 from ...metrics import sparsity
+from ..display import duration
 from .evidence import Evidence, comparable
-from .markup import cell, column_heading, folded, scrolling, table
+from .page import Cell, Table
 from .style import RUN_COLOURS
 
 Column = tuple[str, Callable[[Evidence], float | None], str, int]
 """Heading, value, format, and whether high (1), low (-1) or nothing (0) is best."""
 
-_SUMMARY: list[tuple[str, str, str, int]] = [
+
+_METRICS = [
     ("Accuracy", "accuracy", ".2%", 1),
-    ("NLL", "nll", ".4f", -1),
-    ("ECE", "ece", ".4f", -1),
-    ("Brier", "brier", ".4f", -1),
+    *((heading, heading.lower(), ".4f", -1) for heading in ("NLL", "ECE", "Brier")),
 ]
 
 
-def summary(runs: Sequence[Evidence]) -> str:
-    """One row for each run; on a phone one card."""
-    rivals = runs if comparable(runs) else []
-    best = {key: _best([run.metrics[key] for run in rivals], form, sign) for _, key, form, sign in _SUMMARY}
-    best_auroc = _best([run.auroc_entropy for run in rivals], ".3f", 1)
+def summary(runs: Sequence[Evidence]) -> Table:
+    """One row for each run: the marginal, and in small the point estimate."""
+    columns: list[Column] = [(h, lambda run, key=key: run.metrics[key], form, sign) for h, key, form, sign in _METRICS]
+    columns.append(("AUROC", lambda run: run.auroc_entropy, ".3f", 1))
     rows = []
-    for run in runs:
-        cells = [_run(run), cell(run.settings.rule, "Rule", "word"), cell(run.base, "Base", "word")]
-        for heading, key, form, _ in _SUMMARY:
-            value = _number(run.metrics[key], form)
-            point = "" if run.is_point else _number(run.point_metrics[key], form)
-            cells.append(cell(value, heading, "best" if value == best[key] else "", small=point))
-        value = _number(run.auroc_entropy, ".3f")
-        cells.append(cell(value, "AUROC", "best" if value == best_auroc else ""))
-        cells.append(cell(str(run.lines[-1]["epoch"]) if run.lines else "0", "Epochs"))
-        cells.append(cell(_duration(run.seconds), "Training"))
-        rows.append(cells)
-    words = [column_heading(text, "word") for text in ("Run", "Rule", "Base")]
-    numbers = [column_heading(text) for text in [*(heading for heading, *_ in _SUMMARY), "AUROC", "Epochs", "Training"]]
+    for run, figures in zip(runs, _figures(runs, columns), strict=True):
+        if not run.is_point:
+            small = [_number(run.point_metrics[key], form) for _, key, form, _ in _METRICS]
+            figures[:4] = [dataclasses.replace(cell, small=text) for cell, text in zip(figures, small, strict=False)]
+        epochs = str(run.lines[-1]["epoch"]) if run.lines else "0"
+        words = [Cell(run.settings.rule), Cell(run.base)]
+        rows.append([_name(run), *words, *figures, Cell(epochs), Cell(duration(run.seconds))])
     samples = sorted({run.settings.predictive_samples for run in runs if not run.is_point})
-    note = "Best marginal in bold." if len(rivals) > 1 else ""
+    notes = ["The best marginal is in bold."] if len(runs) > 1 and comparable(runs) else []
     if samples:
-        note += f" Large: the predictive marginal, averaged over {' or '.join(map(str, samples))} draws of the weights; "
-        note += "small: the point estimate alone."
+        notes.append(
+            f"Large: the predictive marginal, averaged over {' or '.join(map(str, samples))} samples of the weights; small: "
+            "the point estimate alone."
+        )
     names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
-    note += f" AUROC: how well predictive entropy tells {names} from test images."
-    return f'{table([*words, *numbers], rows, "cards summary")}\n<p class="note">{escape(note.strip())}</p>'
+    notes.append(f"AUROC: how well predictive entropy separates {names} from test images.")
+    headings = ["Run", "Rule", "Base", *(heading for heading, *_ in columns), "Epochs", "Training"]
+    return Table(headings, rows, "cards summary", words=(0, 1, 2), note=" ".join(notes))
 
 
-def outside(runs: Sequence[Evidence]) -> str:
-    """How well runs tell images from outside."""
+def outside(runs: Sequence[Evidence]) -> Table:
+    """How well runs recognise images from outside the training data."""
     return _comparison(
         runs,
         [
@@ -65,7 +60,7 @@ def outside(runs: Sequence[Evidence]) -> str:
     )
 
 
-def sparseness(runs: Sequence[Evidence]) -> str:
+def sparseness(runs: Sequence[Evidence]) -> Table:
     """How unequal the weights are."""
     found = {run.name: sparsity(run.effective_weights) for run in runs}
     return _comparison(
@@ -80,70 +75,50 @@ def sparseness(runs: Sequence[Evidence]) -> str:
     )
 
 
-def settings(runs: Sequence[Evidence]) -> str:
-    """What differs between runs, and folded away what does not."""
+def settings(runs: Sequence[Evidence]) -> list[Table]:
+    """The settings that differ between runs, and folded away, those they share and where they ran."""
     content = [{**dataclasses.asdict(run.settings), "base": run.base} for run in runs]
-    keys = [key for key in content[0] if key not in ("output", "data_dir", "resume")]
-    differing = [key for key in keys if len({str(c[key]) for c in content}) > 1]
-    blocks = []
-    if differing:
-        rows = [[cell(_spaced(key)), *(cell(_shown(c[key]), kind="word") for c in content)] for key in differing]
-        blocks.append(scrolling(table([column_heading(""), *(column_heading(run.name, "word") for run in runs)], rows)))
-    rows = [[cell(_spaced(key)), cell(_shown(content[0][key]), kind="word")] for key in keys if key not in differing]
-    blocks.append(folded("Settings all runs share" if len(runs) > 1 else "All settings", table([], rows)))
-    rows = [[_run(run), cell(_environment(run.environment), kind="word")] for run in runs]
-    blocks.append(folded("Where and when they ran", table([], rows)))
-    return "\n".join(blocks)
+    names = [name for name in content[0] if name not in ("output", "data_dir", "resume")]
+    differing = [name for name in names if len({str(c[name]) for c in content}) > 1]
+    rows = {name: [Cell(name.replace("_", " ")), *(Cell(_shown(c[name])) for c in content)] for name in names}
+    columns = range(len(runs) + 1)
+    found = [Table(["", *(run.name for run in runs)], [rows[n] for n in differing], words=columns)] if differing else []
+    shared = "Settings that all runs share" if len(runs) > 1 else "All settings"
+    found.append(Table([], [rows[name][:2] for name in names if name not in differing], words=columns, folded=shared))
+    places = [[_name(run), Cell(_environment(run.environment))] for run in runs]
+    return [*found, Table([], places, words=columns, folded="Where and when they ran")]
 
 
-# Parts.
+def _comparison(runs: Sequence[Evidence], columns: Sequence[Column]) -> Table:
+    rows = [[_name(run), *figures] for run, figures in zip(runs, _figures(runs, columns), strict=True)]
+    return Table(["Run", *(heading for heading, *_ in columns)], rows, "cards")
 
 
-def _comparison(runs: Sequence[Evidence], columns: Sequence[Column]) -> str:
-    rivals = runs if comparable(runs) else []
-    best = [_best([value(run) for run in rivals], form, sign) for _, value, form, sign in columns]
-    rows = []
-    for run in runs:
-        texts = [_number(value(run), form) for _, value, form, _ in columns]
-        cells = [
-            cell(text, column[0], "best" if text == b else "") for text, column, b in zip(texts, columns, best, strict=True)
-        ]
-        rows.append([_run(run), *cells])
-    return table([column_heading("Run"), *(column_heading(column[0]) for column in columns)], rows, "cards")
-
-
-def _best(values: Sequence[float | None], form: str, sign: int) -> str | None:
-    """The text of the best value; None where there is nothing to compare."""
-    known = [value for value in values if value is not None]
-    if sign == 0 or len(known) < 2:
-        return None
-    return _number(max(known) if sign > 0 else min(known), form)
+def _figures(runs: Sequence[Evidence], columns: Sequence[Column]) -> list[list[Cell]]:
+    """A row of figures for each run, the best of each column marked where runs can be compared."""
+    across = []
+    for _, value, form, sign in columns:
+        values = [value(run) for run in runs]
+        known = [v for v in values if v is not None]
+        best = None
+        if sign and len(known) > 1 and comparable(runs):
+            best = _number(max(known) if sign > 0 else min(known), form)
+        across.append([Cell(_number(v, form), best=_number(v, form) == best) for v in values])
+    return [list(row) for row in zip(*across, strict=True)]
 
 
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form).replace("%", "\u00a0%")
 
 
-def _run(run: Evidence) -> str:
-    return f'<td><span class="run" style="--c: var(--run-{run.number % len(RUN_COLOURS)})">{escape(run.name)}</span></td>'
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+def _name(run: Evidence) -> Cell:
+    return Cell(run.name, colour=run.number % len(RUN_COLOURS))
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _environment(environment: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from ..learner import build_network
 from ..load_run import at_point, load_posterior
 from ..run_directory import RunDirectory, RunError, provenance, writable
 from ..settings import TrainSettings
+from ..train import predictive_samples
 from .recipe import Planned
 
 Result = dict[str, Any]
@@ -110,7 +111,7 @@ def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, d
     except data.DataError as error:  # nobody has asked for it
         warnings.warn(f"{error} No images from outside the data are judged.", stacklevel=2)
         return {}
-    samples = 1 if settings.rule == "sgd" else settings.predictive_samples
+    samples = predictive_samples(settings)
     inside, outside = (
         posterior.predict(own.normalize(images), samples, batch_size=500) for images in (own.test_images, other.test_images)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, get_args
 
@@ -199,17 +198,13 @@ def grid(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def page(recipe: Recipe, parts: Sequence[Block]) -> str:
-    """The page as HTML, in the look of reports."""
-    from ..report.markup import cell, column_heading, document, scrolling, section, table
+    """The page as HTML, in the style of reports."""
+    from ..report.page import Cell, Section, Table, html
 
-    sections = []
-    for part in parts:
-        words = {0, 1} if len(part.headings) > 4 else set(range(len(part.headings)))
-        head = [column_heading(text, "word" if k in words else "") for k, text in enumerate(part.headings)]
-        body = [[cell(text, kind="word" if k in words else "") for k, text in enumerate(line)] for line in part.lines]
-        lead = f'<p class="lead">{escape(part.text)}</p>' if part.text else ""
-        sections.append(section(part.name, part.heading, lead + scrolling(table(head, body))))
-    readings = "".join(f"<li>{escape(reading)}</li>" for reading in recipe.readings)
-    sections.append(section("readings", "How the paper was read", f"<ul>{readings}</ul>"))
-    links = [*((part.name, part.heading) for part in parts), ("readings", "How the paper was read")]
-    return document(recipe.title, _ABOUT, links, "\n".join(sections))
+    def section(part: Block) -> Section:
+        words = range(2 if len(part.headings) > 4 else len(part.headings))
+        table = Table(part.headings, [[Cell(text) for text in line] for line in part.lines], words=words)
+        return Section(part.name, part.heading, part.text, [table])
+
+    readings = Section("readings", "How the paper was read", points=recipe.readings)
+    return html(recipe.title, _ABOUT, [*map(section, parts), readings])
