@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +84,26 @@ def loss_of(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Tensor:
     return cross_entropy(model(x), y)
 
 
+def step_on(a: Adapter, optimizer: Any, loss: Callable[[], Tensor]) -> None:
+    """One step: clear, sample, backward, step."""
+    optimizer.zero_grad()
+    with a.block(optimizer):
+        loss().backward()
+    optimizer.step()
+
+
+def half_squares(parameters: Iterable[Tensor]) -> Tensor:
+    """½‖p‖² over all of them: the gradient of each is itself."""
+    return sum((p.square().sum() / 2 for p in parameters), torch.zeros(()))
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
 def train(a: Adapter, optimizer: Any, model: nn.Module, steps: int = 1, x: Tensor = X, y: Tensor = Y) -> None:
     for _ in range(steps):
-        optimizer.zero_grad()
-        with a.block(optimizer):
-            loss_of(model, x, y).backward()
-        optimizer.step()
+        step_on(a, optimizer, lambda: loss_of(model, x, y))
 
 
 def closure_for(optimizer: Any, model: nn.Module, kept: list[Any] | None = None, retain: bool = False) -> Callable[..., Any]:
@@ -132,11 +146,19 @@ def single(a: Adapter, *shape: int, **options: Any) -> tuple[nn.Parameter, Any]:
     return p, a.make([p], narrow=True, **options)
 
 
-def refused(attempt: Callable[[], Any], *words: str) -> None:
+def refused(attempt: Callable[[], Any], *words: str, errors: Any = (ValueError, TypeError)) -> None:
+    """The attempt fails with an error that has all the words."""
     try:
         attempt()
-    except (ValueError, TypeError) as problem:
+    except errors as problem:
         for word in words:
             expect(word in str(problem), f"the error does not say {word!r}: {problem}")
         return
     raise AssertionError("accepted")
+
+
+def refused_unmoved(model: nn.Module, attempt: Callable[[], Any], *words: str) -> None:
+    """Refused, and the weights stay as they were."""
+    before = values(model)
+    refused(attempt, *words, errors=(RuntimeError, AttributeError))
+    expect(equal(values(model), before), "the refused step moved the weights")

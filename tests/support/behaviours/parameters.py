@@ -26,13 +26,16 @@ from .checks import (
     equal,
     expect,
     gradient_at,
+    gradients,
+    half_squares,
     here,
     loss_of,
     moved,
     refused,
+    step_on,
     train,
     values,
-)
+)  # fmt: skip
 
 
 @behaviour("groups and bases by parameter group", "multiplicative, affine and additive parameters in one optimizer")
@@ -45,12 +48,13 @@ def product_of_groups(a: Adapter) -> None:
     optimizer.add_param_group({"params": [weight], "group": DiagonalAffine(), "base": Laplace(0.1), "metric": lb.Fisher()})
     optimizer.add_param_group({"params": [bias], "group": Additive(), "base": Normal(0.1), "metric": lb.Absorbed()})
     before = values([own, rate, weight, bias])
+
+    def loss() -> Tensor:
+        expect((rate > 0).all(), "a negative rate")
+        return rate.sum() + (weight - 1).square().sum() + (bias + own - 3).square().sum()
+
     for _ in range(20):
-        optimizer.zero_grad()
-        with optimizer.sampled():
-            expect((rate > 0).all(), "a negative rate")
-            (rate.sum() + (weight - 1).square().sum() + (bias + own - 3).square().sum()).backward()
-        optimizer.step()
+        step_on(a, optimizer, loss)
     expect(moved(values([own, rate, weight, bias]), before), "a group was not trained")
     kinds = [(type(f.group), type(f.base)) for f in optimizer.families().values()][1:]
     expect(kinds == [(Multiplicative, Exponential), (DiagonalAffine, Laplace), (Additive, Normal)], f"families {kinds}")
@@ -63,10 +67,7 @@ def learning_rates(a: Adapter) -> None:
     optimizer.param_groups[0]["lr"] = 0.0
     before = values([p, q])
     for _ in range(3):
-        optimizer.zero_grad()
-        with a.block(optimizer):
-            (p.square().sum() + q.square().sum()).backward()
-        optimizer.step()
+        step_on(a, optimizer, lambda: half_squares([p, q]))
     expect(torch.equal(p, before[0]), "lr 0 moved")
     expect(not torch.equal(q, before[1]), "lr 0.05 did not")
 
@@ -131,14 +132,9 @@ def tied(a: Adapter) -> None:
     x = X[:, :3]
     optimizer = a.make(model.parameters(), narrow=True)
     start = first.weight.detach().clone()
-    with a.block(optimizer):
-        model(x).square().mean().backward()
-    optimizer.step()
+    step_on(a, optimizer, lambda: model(x).square().mean())
     leaf = nn.Parameter(start.clone())
-    other = a.make([leaf], narrow=True)
-    with a.block(other):
-        (x @ leaf.t() @ leaf.t()).square().mean().backward()
-    other.step()
+    step_on(a, a.make([leaf], narrow=True), lambda: (x @ leaf.t() @ leaf.t()).square().mean())
     expect(first.weight is second.weight, "the tie is broken")
     expect(torch.allclose(first.weight, leaf, rtol=1e-4, atol=1e-5), "a tied weight is not trained as one")
     expect(not torch.equal(first.weight, start), "it did not move")
@@ -149,18 +145,16 @@ def added(a: Adapter) -> None:
     p, q = nn.Parameter(a.tensor(3)), nn.Parameter(a.tensor(2, seed=1))
     optimizer = a.make([p])
     for _ in range(2):
-        with a.block(optimizer):
-            p.square().sum().backward()
-        optimizer.step()
+        step_on(a, optimizer, lambda: half_squares([p]))
     optimizer.add_param_group({"params": [q], "lr": 0.1})
     before = values([p, q])
     for _ in range(2):
-        optimizer.zero_grad()
-        with a.block(optimizer):
-            if a.has_samples:
-                expect(not torch.equal(q, before[1]), "the new parameter is not sampled")
-            (p.square().sum() + q.square().sum()).backward()
-        optimizer.step()
+
+        def loss(start: Tensor = before[1]) -> Tensor:
+            expect(not (a.has_samples and torch.equal(q, start)), "the new parameter is not sampled")
+            return half_squares([p, q])
+
+        step_on(a, optimizer, loss)
         expect(moved(values([p, q]), before), "a parameter was not trained")
         before = values([p, q])
 
@@ -180,17 +174,16 @@ def layouts(a: Adapter) -> None:
     strides = [p.stride() for p in parameters]
     optimizer = a.make(parameters, narrow=True)
     before = values(parameters)
-    with a.block(optimizer):
-        expect([p.stride() for p in parameters[2:]][-1] == strides[-1], "the sample has other strides")
-        sum((p.square().sum() / 2 for p in parameters), torch.zeros(())).backward()
-    optimizer.step()
+
+    def loss() -> Tensor:
+        expect(parameters[-1].stride() == strides[-1], "the sample has other strides")
+        return half_squares(parameters)
+
+    step_on(a, optimizer, loss)
     expect([p.stride() for p in parameters] == strides, "strides have changed")
     # One step on ½p²: against the same numbers in plain order.
     plain = [nn.Parameter(t.clone(memory_format=torch.contiguous_format)) for t in before]
-    other = a.make(plain, narrow=True)
-    with a.block(other):
-        sum((p.square().sum() / 2 for p in plain), torch.zeros(())).backward()
-    other.step()
+    step_on(a, a.make(plain, narrow=True), lambda: half_squares(plain))
     expect(moved(values(parameters), before), "not trained")
     expect(close(values(parameters), values(plain), tolerance=1e-4), "the layout changes the step")
 
@@ -199,17 +192,14 @@ def layouts(a: Adapter) -> None:
 def layout_changed(a: Adapter) -> None:
     def run(change: bool) -> list[Tensor]:
         layer = nn.Conv2d(3, 4, 3)
-        layer.weight.data, assert_bias = a.tensor(4, 3, 3, 3), a.tensor(4)
-        layer.bias.data = assert_bias  # type: ignore[union-attr]
+        for p in layer.parameters():
+            p.data = a.tensor(*p.shape)
         optimizer = a.make(layer.parameters(), narrow=True)
         with mock.patch.object(buckets, "SIZE", 16):
             for step in range(4):
                 if change and step == 2:
                     layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-                optimizer.zero_grad()
-                with a.block(optimizer):
-                    sum((p.square().sum() / 2 for p in layer.parameters()), torch.zeros(())).backward()
-                optimizer.step()
+                step_on(a, optimizer, lambda: half_squares(layer.parameters()))
         return values(layer)
 
     expect(close(run(True), run(False), tolerance=1e-4), "the change of layout changes the training")
@@ -222,10 +212,7 @@ def bfloat16(a: Adapter) -> None:
         p = nn.Parameter(torch.ones(3, dtype=dtype))
         optimizer = a.make([p], narrow=True, lr=1e-3)
         for _ in range(200):  # a step of 1e-3, where neighbours of 1 are 4e-3 below
-            optimizer.zero_grad()
-            with a.block(optimizer):
-                p.sum().backward()
-            optimizer.step()
+            step_on(a, optimizer, lambda p=p: p.sum())
         expect(p.dtype == dtype, "the dtype has changed")
         results.append(p.detach().float())
     expect(bool((results[0] < 0.9).all()), "the test does not move its parameter")
@@ -244,7 +231,7 @@ def autocast(a: Adapter) -> None:
             with a.block(optimizer):
                 sample = here(model)
                 loss_of(model).backward()
-            found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            found = [gradient.clone() for gradient in gradients(model)]
             optimizer.step()
             with torch.autocast("cpu", torch.bfloat16):
                 right = gradient_at(model, sample)
