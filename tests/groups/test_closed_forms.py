@@ -11,7 +11,7 @@ from liebayes.groups import LieGroup
 
 DERIVED = (
     "act_inverse", "act_with_transpose", "velocity", "adjoint", "bracket", "pullback", "pullback_at_identity", "log_jacobian",
-    "divergence",
+    "divergence", "spread",
 )  # fmt: skip
 
 CASES = [
@@ -25,7 +25,7 @@ CASES = [
 
 def test_every_named_group_is_here() -> None:
     """Six groups, one in five forms, have five to eight closed forms each: an empty list would pass for agreement."""
-    assert len(CASES) == 76
+    assert len(CASES) == 85
 
 
 @pytest.mark.parametrize(("case", "name"), CASES)
@@ -35,6 +35,8 @@ def test_closed_form_is_the_derived_one(case: GroupCase, name: str, data: st.Dat
     g, samples = draw.element(), draw.samples()
     if name == "adjoint":
         arguments = (g, draw.vector())
+    elif name == "spread":
+        arguments = (g, 0.7)
     elif name == "bracket":
         arguments = (draw.vector(), draw.vector())
     elif name.startswith("pullback"):

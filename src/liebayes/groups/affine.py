@@ -131,6 +131,9 @@ class Affine(LieGroup[MatrixShift]):
     def stddev(self, g: MatrixShift, stddev: float) -> Tensor:
         return row_norms(g.matrix) * stddev
 
+    def spread(self, g: MatrixShift, variance: float) -> MatrixShift:
+        return MatrixShift(g.matrix.mT @ g.matrix * variance, torch.zeros_like(g.shift))
+
     def covariance(self, g: MatrixShift, variance: float) -> Tensor:
         return g.matrix @ g.matrix.mT * variance
 

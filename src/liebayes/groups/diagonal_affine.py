@@ -122,5 +122,8 @@ class DiagonalAffine(LieGroup[ScaleShift]):
     def variance(self, g: ScaleShift, variance: float) -> Tensor:
         return g.scale.square() * variance
 
+    def spread(self, g: ScaleShift, variance: float) -> ScaleShift:
+        return ScaleShift(self.variance(g, variance), torch.zeros_like(g.shift))
+
     def stddev(self, g: ScaleShift, stddev: float) -> Tensor:
         return g.scale * stddev

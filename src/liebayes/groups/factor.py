@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .affine import saturated, set_diagonal, wide
+from .affine import row_norms, saturated, set_diagonal, wide
 from .exponential import scale_of
 
 Kind = Literal["triangular", "diagonal", "none"]
@@ -82,11 +82,19 @@ class Factor(NamedTuple):
         """log det F, one number for each of a batch."""
         return self.log_diagonal.sum(-1)
 
-    def squared_rows(self, rows: int) -> Tensor:
-        """Σ_k F_ik² for every row i."""
+    def row_norms(self, rows: int) -> Tensor:
+        """√Σ_k F_ik² for every row i."""
         if self.absent:
             return self.log_diagonal.new_ones(*self.log_diagonal.shape[:-1], rows)
-        return self.matrix.square().sum(-1) if self.triangular else scale_of(2 * self.log_diagonal)
+        return row_norms(self.matrix) if self.triangular else scale_of(self.log_diagonal)
+
+    def gram(self, weight: Tensor) -> Factor:
+        """weight·FᵀF as a covector."""
+        if not self.triangular:
+            return Factor(scale_of(2 * self.log_diagonal) * weight.unsqueeze(-1), self.lower)
+        F = self.matrix
+        product = F.mT @ F * weight[..., None, None]
+        return Factor(product.diagonal(dim1=-2, dim2=-1), product.tril(-1))
 
     # In the algebra.
 

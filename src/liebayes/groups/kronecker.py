@@ -213,9 +213,17 @@ class Kronecker(LieGroup[KroneckerShift]):
         return KroneckerShift(*x, *y, Z.reshape(covector.shift.shape))
 
     def variance(self, g: KroneckerShift, variance: float) -> Tensor:
+        return self.stddev(g, 1.0).square() * variance
+
+    def stddev(self, g: KroneckerShift, stddev: float) -> Tensor:
         m, n = g.sides
-        rows, columns = g.left.squared_rows(m), g.right.squared_rows(n)
-        return (rows.unsqueeze(-1) * columns.unsqueeze(-2) * variance).reshape(g.shift.shape)
+        return (g.left.row_norms(m).unsqueeze(-1) * g.right.row_norms(n).unsqueeze(-2) * stddev).reshape(g.shift.shape)
+
+    def spread(self, g: KroneckerShift, variance: float) -> KroneckerShift:
+        """‖R‖²·LᵀL and ‖L‖²·RᵀR: the derivative of ½‖L ⊗ R‖² = ½‖L‖²·‖R‖² along both."""
+        m, n = g.sides
+        rows, columns = (norms.square().sum(-1) * variance for norms in (g.left.row_norms(m), g.right.row_norms(n)))
+        return _covector(g.left.gram(columns), g.right.gram(rows), torch.zeros_like(g.shift))
 
     def covariance(self, g: KroneckerShift, variance: float) -> Tensor:
         if len(g.shift.shape) > 1:

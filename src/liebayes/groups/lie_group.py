@@ -174,6 +174,14 @@ class LieGroup(ABC, Generic[E]):
         """The same for standard deviations. Closed forms do not square, which would leave the float's range at half of it."""
         return self.variance(g, 1.0).sqrt() * stddev
 
+    def spread(self, g: E, variance: float) -> E:
+        """The covector of ½·Σ Var(g·ε): X ↦ variance·⟨A, AX⟩, which is E of the pullback of ½‖θ − E[θ]‖²."""
+
+        def half(X: E) -> Tensor:
+            return 0.5 * self.variance(self.compose(g, self.exp(X)), variance).sum()
+
+        return grad(half)(self.zero(g))
+
     def covariance(self, g: E, variance: float) -> Tensor:
         """Cov(g·ε) as a matrix over the last dimension of θ."""
         each = self.variance(g, variance)

@@ -100,5 +100,8 @@ class Multiplicative(LieGroup[LogScale]):
     def variance(self, g: LogScale, variance: float) -> Tensor:
         return g.scale.square() * variance
 
+    def spread(self, g: LogScale, variance: float) -> LogScale:
+        return LogScale(self.variance(g, variance))
+
     def stddev(self, g: LogScale, stddev: float) -> Tensor:
         return g.scale * stddev

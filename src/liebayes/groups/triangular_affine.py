@@ -152,6 +152,11 @@ class TriangularAffine(LieGroup[TriangularShift]):
     def stddev(self, g: TriangularShift, stddev: float) -> Tensor:
         return row_norms(g.matrix) * stddev
 
+    def spread(self, g: TriangularShift, variance: float) -> TriangularShift:
+        L = g.matrix
+        gram = L.mT @ L * variance
+        return TriangularShift(gram.diagonal(dim1=-2, dim2=-1), gram.tril(-1), torch.zeros_like(g.shift))
+
     def covariance(self, g: TriangularShift, variance: float) -> Tensor:
         L = g.matrix
         return L @ L.mT * variance

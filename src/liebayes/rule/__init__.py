@@ -1,6 +1,7 @@
 """The Lie-group Bayesian learning rule (Sec. 3.4, 3.5, 4): pure functions on elements, momenta and covectors."""
 
 from .blr import exponential_step, gaussian_step, rayleigh_step
+from .curvature import Level, gauss_newton, gaussian_prior, initial_level, observe, ratio, traces
 from .differential import differential, differential_by_samples
 from .family import Family, ProductFamily, relative_tangent
 from .history import History
@@ -14,6 +15,7 @@ __all__ = [
     "Fisher",
     "Form",
     "History",
+    "Level",
     "Metric",
     "ProductFamily",
     "SecondMoment",
@@ -25,9 +27,15 @@ __all__ = [
     "differential",
     "differential_by_samples",
     "exponential_step",
+    "gauss_newton",
+    "gaussian_prior",
     "gaussian_step",
+    "initial_level",
     "initial_state",
+    "observe",
+    "ratio",
     "rayleigh_step",
     "relative_tangent",
+    "traces",
     "update",
 ]
