@@ -1,6 +1,9 @@
 """The update (3.5, Alg. 1–3): momentum, step sizes, and steps that are bounded or tiny."""
 
 import math
+import re
+import warnings
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from liebayes.groups import (
     TriangularAffine,
     TriangularShift,
 )
+from liebayes.groups.affine import condition_limit
 from liebayes.rule import accumulate, bound, descend, initial_state, update
 
 every_group = pytest.mark.parametrize("case", GROUPS, ids=str)
@@ -173,11 +177,40 @@ def dilation(g: Any, size: float) -> Any:
     return pytree.tree_map(one, g, is_leaf=lambda x: hasattr(x, "_fields"))
 
 
+def assert_in_the_group(element: Any, sign: int = 1) -> None:
+    """Everything finite, no scale at zero or below; a matrix within its condition number, its determinant of one sign.
+
+    The last by exact rational arithmetic. A product of orthogonal factors and singular values is rounded by about
+    2√P·eps·σ_max, a quarter of the smallest singular value at the limit; ours here are rounded too: 3/2 covers both.
+    """
+    assert bool(torch.isfinite(flattened(element)).all())
+    for scale in scales(element):
+        assert bool((scale > 0).all())
+        assert bool(torch.isfinite(scale).all())
+    for part in pytree.tree_leaves(element, is_leaf=lambda x: isinstance(x, MatrixShift)):
+        if isinstance(part, MatrixShift):
+            values = torch.linalg.svdvals(part.matrix.double())
+            limit = condition_limit(part.matrix.dtype, part.matrix.shape[-1])
+            assert bool((values[..., 0] <= 1.5 * limit * values[..., -1]).all())
+            matrices = part.matrix.double().reshape(-1, *part.matrix.shape[-2:]).tolist()
+            assert all(determinant([[Fraction(x) for x in row] for row in matrix]) * sign > 0 for matrix in matrices)
+
+
+def determinant(matrix: list[list[Fraction]]) -> Fraction:
+    """By its first row."""
+    if not matrix:
+        return Fraction(1)
+    minors = ([row[:i] + row[i + 1 :] for row in matrix[1:]] for i in range(len(matrix)))
+    terms = ((-1) ** i * x * determinant(minor) for i, (x, minor) in enumerate(zip(matrix[0], minors, strict=True)))
+    return sum(terms, Fraction())
+
+
+@pytest.mark.filterwarnings("ignore:The matrix of an Affine element has reached the condition number")
 @pytest.mark.parametrize("pattern", ["up", "down", "alternating", "random", "dilation", "contraction"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", [c for c in GROUPS if not type(c.group).__module__.endswith("user_defined")], ids=str)
 def test_extreme_steps_stay_in_the_group(case: GroupCase, dtype: torch.dtype, pattern: str) -> None:
-    """αM = ±1e4 for 400 steps: everything finite, no scale at zero or below."""
+    """αM = ±1e4 for 400 steps, each bounded: the element is one of the group all the way."""
     group = case.group
     g = start(case, case.likes[-1], dtype)
     form = Absorbed().on(group, Normal(), g)
@@ -191,14 +224,68 @@ def test_extreme_steps_stay_in_the_group(case: GroupCase, dtype: torch.dtype, pa
         taken = update(group, form, state, covector, lr=1.0, momentum=0.5, max_step=0.5)
         state = taken.state
         assert int(taken.bounded) > 0 or isinstance(group, Additive)
+        if step % 20 == 19:
+            assert_in_the_group(state.element)
     assert {block.dtype for block in pytree.tree_leaves(state.element)} == {dtype}
-    assert bool(torch.isfinite(flattened(state.element)).all())
     assert bool(torch.isfinite(flattened(state.momentum)).all())
-    for scale in scales(state.element):
-        assert bool((scale > 0).all())
-        assert bool(torch.isfinite(scale).all())
     ones = pytree.tree_map(lambda t: torch.ones_like(t, dtype=dtype), case.likes[-1])
     assert bool(torch.isfinite(flattened(group.act(state.element, ones))).all())
+
+
+# The condition number of a matrix.
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [2, 3, 5])
+@pytest.mark.parametrize("step", [0.5, 3.0, 8.0])
+def test_the_condition_number_of_a_matrix_is_bounded(dtype: torch.dtype, dim: int, step: float) -> None:
+    """Steps in one direction, up to the largest the float's range has room for (`scale_of` leaves e^8.8 in float32)."""
+    group = Affine()
+    g = group.identity(torch.zeros(dim, dtype=dtype))
+    rotation = torch.linalg.qr(torch.randn(dim, dim, generator=torch.Generator().manual_seed(dim), dtype=torch.float64)).Q
+    X = rotation @ torch.linspace(-step, step, dim, dtype=torch.float64).diag() @ rotation.mT
+    g = moved(g, MatrixShift(X.to(dtype), torch.zeros(dim, dtype=dtype)), 100)
+    assert bool(torch.isfinite(group.log_jacobian(g, g.shift)))
+    back = group.move(g, MatrixShift(-X.to(dtype), torch.zeros(dim, dtype=dtype)), 0.5 / step)
+    narrower, wider = (float(torch.linalg.cond(element.matrix.double())) for element in (back, g))
+    assert narrower < wider  # and the way back is free
+
+
+def moved(g: MatrixShift, X: MatrixShift, steps: int) -> MatrixShift:
+    """Steps along X, which end in a warning that names the limit."""
+    message = r"Affine element has reached the condition number .* in torch\..*TriangularAffine"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sign = -1 if float(g.matrix.double().det()) < 0 else 1
+        for _ in range(steps):
+            g = Affine().move(g, X, 1.0)
+            assert_in_the_group(g, sign)
+    assert caught
+    assert all(re.search(message, str(warning.message)) for warning in caught)
+    return g
+
+
+def test_a_reflection_stays_one() -> None:
+    """The sign of the determinant is that of the factors, also where rounding has lost it."""
+    g = MatrixShift(torch.diag(torch.tensor([1.0, -1.0])), torch.zeros(2))
+    moved(g, MatrixShift(torch.tensor([[0.0, 0.5], [0.5, 0.0]]), torch.zeros(2)), 60)
+
+
+def test_only_the_matrix_past_its_limit_is_changed() -> None:
+    group = Affine()
+    narrow = torch.diag(torch.tensor([1.0, 1e-5]))
+    g, h = (MatrixShift(torch.stack([torch.eye(2), narrow]), torch.zeros(2, 2)) for _ in range(2))
+    with pytest.warns(RuntimeWarning, match="condition number"):
+        product = group.compose(g, h).matrix
+    assert torch.equal(product[0], torch.eye(2))
+    torch.testing.assert_close(product[1], torch.diag(torch.tensor([1.0, 1 / condition_limit(torch.float32, 2)])))
+
+
+def test_well_conditioned_products_are_left_alone() -> None:
+    """To the bit, up to the limit; condition numbers of real posteriors in float32 are far below it."""
+    narrow = torch.diag(torch.tensor([1.0, 1.0, 2e-3]))
+    g = MatrixShift(narrow, torch.zeros(3))
+    assert torch.equal(Affine().compose(g, g).matrix, narrow @ narrow)
 
 
 @every_group

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,6 +32,10 @@ class Affine(LieGroup[MatrixShift]):
     the same Gaussians without them. On other bases with a finite variance the rotations count; where they hardly do
     (a StudentT of 80 degrees of freedom), their noise would drown everything else, and the metric is refused too.
 
+    In floating point the condition number of A is bounded (`condition_limit`): constant steps in one direction raise it by a
+    factor a step, and past the bound rounding decides whether A has an inverse at all. There its smallest singular values
+    stay where they are, and a warning says so; `TriangularAffine` keeps logarithms, and has no such bound.
+
     >>> group = Affine()
     >>> group.act(group.at(torch.tensor([1.0, 0.0]), scale=2.0), torch.tensor([3.0, 1.0]))
     tensor([7., 2.])
@@ -41,7 +47,7 @@ class Affine(LieGroup[MatrixShift]):
         return self.at(torch.zeros_like(like))
 
     def compose(self, g: MatrixShift, h: MatrixShift) -> MatrixShift:
-        return MatrixShift(rescaled(g.matrix @ h.matrix), saturated(apply(g.matrix, h.shift) + g.shift))
+        return MatrixShift(within_float(g.matrix, h.matrix), saturated(apply(g.matrix, h.shift) + g.shift))
 
     def inverse(self, g: MatrixShift) -> MatrixShift:
         inverse = torch.linalg.inv(wide(g.matrix)).to(g.matrix.dtype)
@@ -195,6 +201,43 @@ def rescaled(matrix: Tensor) -> Tensor:
     low, high = scale_range(matrix.dtype)
     size = matrix.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
     return matrix * (size.clamp(low, high) / size)
+
+
+def condition_limit(dtype: torch.dtype, dim: int) -> float:
+    """The largest condition number of a P×P matrix A that its float can hold: 1/(8√P·eps), and 2 at least.
+
+    Rounding the entries of A moves its singular values by up to eps/2·‖A‖_F ≤ eps/2·√P·σ_max. Within this limit that is a
+    sixteenth of the smallest of them, which leaves room for the rounding of products and factorisations.
+    """
+    return max(1 / (8 * math.sqrt(dim) * torch.finfo(dtype).eps), 2.0)
+
+
+def within_float(left: Tensor, right: Tensor) -> Tensor:
+    """The product of two invertible matrices, with its small singular values raised where its float would lose them."""
+    product = rescaled(left @ right)
+    if product.numel() == 0:
+        return product
+    matrix, limit = wide(product.detach()), condition_limit(product.dtype, product.shape[-1])
+    # ‖A‖·‖A⁻¹‖ in Frobenius norms is no less than the condition number, and much cheaper than singular values.
+    bound = torch.linalg.matrix_norm(matrix) * torch.linalg.matrix_norm(torch.linalg.inv_ex(matrix).inverse)
+    if bool(((bound <= limit) | ~matrix.isfinite().all(-1).all(-1)).all()):
+        return product
+    U, S, Vh = torch.linalg.svd(matrix.double())
+    held = S[..., -1] * limit >= S[..., 0]
+    if bool(held.all()):
+        return product
+    warnings.warn(
+        f"The matrix of an Affine element has reached the condition number {limit:.1e}, the most that it can have in "
+        f"{product.dtype} with {matrix.shape[-1]} coordinates; its narrowest directions stay at that width. Lower lr or "
+        "max_step, use float64, or TriangularAffine, which has no such limit.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    # Past the limit rounding may have turned the sign of the determinant, which is that of the factors' determinants.
+    turned = torch.linalg.slogdet(wide(left)).sign * torch.linalg.slogdet(wide(right)).sign * torch.linalg.det(U @ Vh) < 0
+    S = S.clamp_min(S[..., :1] / limit)
+    S = torch.cat([S[..., :-1], torch.where(turned.unsqueeze(-1), -S[..., -1:], S[..., -1:])], -1)
+    return torch.where(held[..., None, None], product, ((U * S.unsqueeze(-2)) @ Vh).to(product))
 
 
 def row_norms(matrix: Tensor) -> Tensor:
