@@ -5,108 +5,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.networks import CASES, MODES, build, output
 from torch import Tensor, nn
 
-import liebayes as lb
-from liebayes.bases import LogNormal, Normal, Rayleigh
-from liebayes.groups import Additive, Multiplicative
-from liebayes.nn import (
-    dale,
-    fixed_sign,
-    lenet,
-    mlp,
-    parameter_groups,
-    plus_minus,
-    resnet20,
-    restore,
-    split_parameters,
-    unit_signs,
-)
-
-MODES: dict[str, Callable] = {"plus_minus": plus_minus, "dale": dale, "fixed_sign": fixed_sign}
-
-
-class Tokens(nn.Module):
-    """Embedding, transformer layer and read-out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(11, 8)
-        self.encoder = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
-        self.output = nn.Linear(8, 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.output(self.encoder(self.embedding(tokens)).mean(1))
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind: Callable, **settings) -> None:
-        super().__init__()
-        self.layer = kind(4, 6, num_layers=2, batch_first=True, **settings)
-        self.output = nn.Linear(settings.get("proj_size", 6), 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.layer(x)[0][:, -1])
-
-
-class Cell(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.GRUCell(4, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.cell(x[:, 0], self.cell(x[:, 1]))
-
-
-class Attention(nn.Module):
-    def __init__(self, **settings) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True, **settings)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x, x, x)[0]
-
-
-def images(n: int = 5) -> Tensor:
-    return torch.rand(n, 1, 8, 8)
-
-
-def sequence() -> Tensor:
-    return torch.rand(5, 3, 4)
-
-
-CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
-    "mlp": (lambda: mlp((1, 8, 8), hidden=(12, 7)), images),
-    "lenet": (lambda: lenet((1, 8, 8), filters=(5, 6), hidden=(7,)), images),
-    "resnet20": (lambda: resnet20((1, 8, 8), width=4, blocks=(1, 1)), images),
-    "transposed": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 6, 3), nn.ReLU(), nn.ConvTranspose2d(6, 4, 3, groups=2), nn.Conv2d(4, 6, 3, groups=2)
-        ),
-        images,
-    ),
-    "linear": (lambda: nn.Linear(4, 2), sequence),
-    "rnn": (lambda: Recurrent(nn.RNN), sequence),
-    "lstm": (lambda: Recurrent(nn.LSTM), sequence),
-    "projected lstm": (lambda: Recurrent(nn.LSTM, proj_size=5), sequence),
-    "gru": (lambda: Recurrent(nn.GRU), sequence),
-    "gru cell": (Cell, sequence),
-    "attention": (lambda: Attention(add_bias_kv=True), sequence),
-    "attention of other widths": (lambda: Attention(kdim=4, vdim=4), sequence),
-    "transformer": (Tokens, lambda: torch.randint(0, 11, (5, 6))),
-}
-
-
-def build(case: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor]:
-    torch.manual_seed(3)
-    make, data = CASES[case]
-    model, x = make().to(dtype).eval(), data()
-    return model, x.to(dtype) if x.is_floating_point() else x
-
-
-def output(model: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model(x)
+from liebayes.nn import dale, fixed_sign, plus_minus, restore, split_parameters, unit_signs
 
 
 @pytest.fixture(params=CASES)
@@ -117,16 +19,6 @@ def case(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-def effective(model: nn.Module) -> dict[str, Tensor]:
-    """The weights and biases a constrained model uses."""
-    return {
-        f"{name}.{tensor}": getattr(module, tensor).detach()
-        for name, module in model.named_modules()
-        if hasattr(module, "parametrizations")
-        for tensor in module.parametrizations
-    }
 
 
 # What conversion does.
@@ -332,6 +224,12 @@ def tied_inside() -> nn.Module:
     return layer
 
 
+def not_finite() -> nn.Module:
+    layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.bias, float("nan"))
+    return layer
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -345,6 +243,7 @@ def tied_inside() -> nn.Module:
         (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))), "0 .* has a parametrization already"),
         (lambda: fixed_sign(nn.Linear(2, 2)), r"the module itself \(nn.Linear\) .*restore"),
         (lambda: nn.LayerNorm(3), "no layer with connections"),
+        (not_finite, r"bias .* not finite"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Lazy modules")
@@ -354,14 +253,6 @@ def test_refused_by_name(make: Callable, message: str, mode: str) -> None:
     with pytest.raises(ValueError, match=message):
         MODES[mode](model)
     assert {name: type(p) for name, p in model.named_parameters()} == before
-
-
-def test_not_finite_is_refused(mode: str) -> None:
-    layer = nn.Linear(2, 2)
-    with torch.no_grad():
-        layer.bias[0] = float("nan")
-    with pytest.raises(ValueError, match=r"bias .* not finite"):
-        MODES[mode](layer)
 
 
 def test_a_module_used_twice_is_not_tied(mode: str) -> None:
@@ -395,129 +286,6 @@ def test_restore_refuses_foreign_parametrizations() -> None:
     nn.utils.parametrize.register_parametrization(layer, "weight", nn.Tanh())
     with pytest.raises(ValueError, match="Remove those first"):
         restore(layer)
-
-
-# Training.
-
-
-@pytest.mark.parametrize("which", ["mlp", "resnet20"])
-def test_signs_never_change_in_training(which: str, mode: str) -> None:
-    """Thousands of steps, far too large, on labels without sense."""
-    model, x = build(which, torch.float32)
-    if which == "mlp":
-        model = mlp((6,), 3, hidden=(5,))
-        x = torch.rand(5, 6)
-    else:
-        model = resnet20((1, 4, 4), 3, width=2, blocks=(1,))
-        x = torch.rand(4, 1, 4, 4)
-    MODES[mode](model)
-    magnitudes, others = split_parameters(model)
-    for _, p in others:
-        p.requires_grad_(False)
-    optimizer = lb.MultiplicativeBLR(magnitudes, lr=2.0, data_size=10, mc_samples=1, max_step=1.0)
-    signs = {name: w.sign() for name, w in effective(model).items()}
-    start = {name: p.detach().clone() for name, p in magnitudes}
-    steps = 2000 if which == "mlp" else 200
-    for step in range(steps):
-        labels = torch.randint(0, 3, (len(x),))
-        with optimizer.sampled():
-            loss = nn.functional.cross_entropy(model(x), labels)
-            if step % 250 == 0 and mode != "plus_minus":  # also for the samples, not only for their mean
-                assert all(
-                    torch.equal(w.sign(), signs[name]) for name, w in effective(model).items() if constrained(mode, name)
-                )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert all(bool((p > 0).all()) and bool(torch.isfinite(p).all()) for _, p in magnitudes)
-    ratio = torch.cat([(p.detach() / start[name]).log().abs().flatten() for name, p in magnitudes])
-    assert float(ratio.max()) > 2.0  # the steps were large
-    if mode != "plus_minus":
-        compared = [name for name in signs if constrained(mode, name)]
-        assert compared
-        for name in compared:
-            assert torch.equal(effective(model)[name].sign(), signs[name]), name
-
-
-def constrained(mode: str, name: str) -> bool:
-    """Under Dale's law the first layer and the biases are plus-minus."""
-    return mode == "fixed_sign" or (name.endswith("weight") and name not in ("1.weight", "conv.weight"))
-
-
-def test_two_groups_in_one_optimizer(mode: str) -> None:
-    """Magnitudes multiplicative, norms additive."""
-    model, x = build("resnet20", torch.float32)
-    MODES[mode](model)
-    magnitudes, others = split_parameters(model)
-    optimizer = lb.LieGroupBLR(
-        [
-            {"params": magnitudes, "group": Multiplicative(), "base": Rayleigh()},
-            {"params": others, "group": Additive(), "base": Normal(0.01)},
-        ],
-        Additive(), Normal(0.01), lr=0.05, data_size=50,
-    )  # fmt: skip
-    labels = torch.arange(5)
-    before = [p.detach().clone() for p in model.parameters()]
-    for _ in range(3):
-        with optimizer.sampled():
-            loss = nn.functional.cross_entropy(model(x), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
-    assert all(bool((p > 0).all()) for _, p in magnitudes)
-    prediction = optimizer.posterior(model).predict(x, samples=4)
-    torch.testing.assert_close(prediction.probabilities.sum(-1), torch.ones(5))
-
-
-def test_parameter_groups() -> None:
-    model = plus_minus(resnet20((1, 8, 8), width=2, blocks=(1,)))
-    groups = parameter_groups(
-        model, {"group": Multiplicative(), "base": Rayleigh()}, {"group": Additive(), "base": Normal(0.01)}
-    )
-    assert [group["kind"] for group in groups] == ["magnitudes", "others"]
-    optimizer = lb.LieGroupBLR(groups, Additive(), Normal(0.01), lr=0.1, data_size=10)
-    assert [str(group["group"]) for group in optimizer.param_groups] == ["Multiplicative()", "Additive()"]
-    assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {id(p) for p in model.parameters()}
-    state = optimizer.state_dict()
-    optimizer.load_state_dict(state)
-    assert optimizer.param_groups[0]["kind"] == "magnitudes"
-    only = parameter_groups(plus_minus(nn.Linear(2, 2)), {}, {})
-    assert [group["kind"] for group in only] == ["magnitudes"]
-
-
-def test_unconverted_networks_have_no_magnitudes() -> None:
-    magnitudes, others = split_parameters(mlp((3,), hidden=(2,)))
-    assert magnitudes == []
-    assert [name for name, _ in others] == ["1.weight", "1.bias", "3.weight", "3.bias"]
-
-
-# Posterior.
-
-
-def test_predictions_of_a_constrained_network(mode: str) -> None:
-    """A posterior over magnitudes predicts through the signs, in the module and without touching it."""
-    model, x = build("mlp", torch.float32)
-    MODES[mode](model)
-    optimizer = lb.MultiplicativeBLR(split_parameters(model).magnitudes, data_size=50, base=LogNormal(1e-3))
-    optimizer.step(lambda: _backward(model, x))
-    posterior = optimizer.posterior(model)
-    expected = output(model, x).softmax(-1)
-    # A base as narrow as this one predicts almost what the point does.
-    torch.testing.assert_close(posterior.predict(x, samples=20).probabilities, expected, rtol=0, atol=0.01)
-    signs = {name: w.sign() for name, w in effective(model).items()}
-    with posterior.sampled():
-        assert not torch.equal(output(model, x).softmax(-1), expected)
-        for name, w in effective(model).items():
-            if mode != "plus_minus" and constrained(mode, name):
-                assert torch.equal(w.sign(), signs[name])
-    assert torch.equal(output(model, x).softmax(-1), expected)
-
-
-def _backward(model: nn.Module, x: Tensor) -> Tensor:
-    loss = nn.functional.cross_entropy(model(x), torch.arange(len(x)))
-    loss.backward()
-    return loss
 
 
 def test_signs_of_units_are_spread() -> None:
