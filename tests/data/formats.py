@@ -1,14 +1,19 @@
-"""Writers of the public formats, made from their descriptions, for small data sets of random pixels."""
+"""Writers of the public formats, made from their descriptions, for small data sets of random pixels; ways to break them."""
 
 import gzip
 import io
 import struct
 import tarfile
+import warnings
 import zipfile
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
+
+from liebayes import data
+from liebayes.data import DataFileError, Dataset, IncompleteDataWarning
 
 
 def pixels(*shape: int, seed: int = 0) -> Tensor:
@@ -141,3 +146,38 @@ def tiny_imagenet_files(per_class: int = 11) -> dict[str, bytes]:
             grey = wnid == classes[0] and k == 0
             files[f"train/{wnid}/images/{wnid}_{k}.JPEG"] = jpeg(mode="L" if grey else "RGB", shade=10 * k)
     return files
+
+
+def load(name: str, folder: Path) -> Dataset:
+    """Without the warning that there are fewer records than published."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IncompleteDataWarning)
+        return data.load(name, folder, download=False)
+
+
+def refused(name: str, folder: Path, *words: str) -> DataFileError:
+    with pytest.raises(DataFileError) as caught:
+        load(name, folder)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+    assert str(caught.value.path) in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    return caught.value
+
+
+def brief(value: object) -> str | None:
+    """Names of tests without the bytes in them, which may be many and, in a gzip file, hold the time."""
+    return f"{len(value)} bytes" if isinstance(value, bytes) else None
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def without_checksum(content: bytes) -> bytes:
+    return content[:-8]
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit of gzip's checksum."""
+    return content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]
