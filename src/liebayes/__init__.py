@@ -5,7 +5,7 @@ __version__ = "0.1.0"
 from . import baselines, bases, data, groups, metrics, nn, optim, rule
 from .optim import AdditiveBLR, AffineBLR, LieGroupBLR, MultiplicativeBLR
 from .posterior import Posterior
-from .rule import Absorbed, Adaptive, Family, Fisher, ProductFamily
+from .rule import Absorbed, Adaptive, Family, Fisher, JointFamily, ProductFamily
 from .variational import FitError, fit
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Family",
     "Fisher",
     "FitError",
+    "JointFamily",
     "LieGroupBLR",
     "MultiplicativeBLR",
     "Posterior",

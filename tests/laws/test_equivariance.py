@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.elements import Seeded, assert_close, flattened, plus
-from support.registry import GROUPS, GroupCase
+from support.elements import Seeded, assert_close, flattened, on_domain, plus
+from support.registry import ON_SUPPORTS_TOO, GroupCase
 from torch.utils import _pytree as pytree
 
 from liebayes import Absorbed, Adaptive, Fisher
@@ -22,11 +22,11 @@ def base_of(group: LieGroup[Any]) -> Base:
 
 
 def metrics_of(case: GroupCase) -> list[Metric]:
-    constant = [] if case.is_product else [Fisher()]  # a product has one metric for each part
+    constant = [Fisher()] if case.bases and not case.is_product else []  # a product has one metric for each part
     return [*constant, Absorbed(), Adaptive(0.9)]
 
 
-CASES = [pytest.param(case, metric, id=f"{case}-{metric}") for case in GROUPS for metric in metrics_of(case)]
+CASES = [pytest.param(case, metric, id=f"{case}-{metric}") for case in ON_SUPPORTS_TOO for metric in metrics_of(case)]
 
 
 def loss(theta: Any) -> torch.Tensor:
@@ -41,7 +41,8 @@ def noise(group: LieGroup[Any], like: Any, step: int) -> Any:
     if isinstance(group, Product):
         return group.join([noise(part, t, step) for part, t in group.split("like", like)])
     generator = torch.Generator().manual_seed(step)
-    return base_of(group).sample((SAMPLES, *like.shape), generator=generator, dtype=torch.float64)
+    draws = base_of(group).sample((SAMPLES, *like.shape), generator=generator, dtype=torch.float64)
+    return draws if group.positive else on_domain(group, draws)
 
 
 def run(case: GroupCase, metric: Metric, like: Any, start: Any, energy: Callable[[Any], torch.Tensor]) -> list[Any]:

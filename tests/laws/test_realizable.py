@@ -10,14 +10,14 @@ import pytest
 import torch
 from oracles.expectation import rule_of
 from support.elements import Seeded, assert_close, basis, flattened, pairing, plus, scaled
-from support.registry import PAIRS, BaseCase, GroupCase, singular
+from support.registry import PAIRS_ON_SUPPORTS_TOO, BaseCase, GroupCase, singular
 from support.user_defined import IsotropicAffine
 
 from liebayes import Family, Fisher
 from liebayes.rule import differential, differential_by_samples
 
 TEMPERATURE = 0.7
-every_pair = pytest.mark.parametrize(("group", "base"), PAIRS, ids=str)
+every_pair = pytest.mark.parametrize(("group", "base"), PAIRS_ON_SUPPORTS_TOO, ids=str)
 
 
 def loss_gradient(q: Family[Any], theta: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
-from liebayes.groups import KroneckerShift, MatrixShift, Product, TriangularShift
+from liebayes.groups import Conjugated, KroneckerShift, MatrixShift, Product, TriangularShift
 
 from .registry import GroupCase
 
@@ -61,6 +61,9 @@ def on_domain(group: Any, theta: Any) -> Any:
     """Real numbers turned into points on which the group acts."""
     if isinstance(group, Product):
         return group.join([on_domain(part, t) for part, t in group.split("θ", theta)])
+    if isinstance(group, Conjugated):
+        shape = group.chart.real_shape(theta)  # may be of fewer numbers
+        return group.chart.from_real(theta if shape == theta.shape else theta.reshape(*shape[:-1], -1)[..., : shape[-1]])
     return theta.exp() if group.positive else theta
 
 

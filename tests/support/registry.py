@@ -24,12 +24,21 @@ from liebayes.bases import (
 from liebayes.groups import (
     Additive,
     Affine,
+    Conjugated,
+    CorrelationCholesky,
+    Covariance,
     DiagonalAffine,
+    Interval,
     Kronecker,
     LieGroup,
+    LowerBounded,
     Multiplicative,
+    Ordered,
+    Positive,
     Product,
+    Simplex,
     TriangularAffine,
+    UpperBounded,
 )
 
 from .user_defined import IsotropicAffine, Logistic, PlainDiagonalAffine, SinhShift
@@ -50,6 +59,8 @@ class GroupCase:
     """How far from the identity elements are drawn; matrix groups stay where their matrices are well conditioned."""
     embeds: bool = True
     """It is a subgroup of GL(P + 1)."""
+    bases: bool = True
+    """There are bases of one number where it acts."""
 
     @property
     def exp_tolerance(self) -> float:
@@ -63,7 +74,13 @@ class GroupCase:
 
     @property
     def is_matrix(self) -> bool:
-        return isinstance(self.group, (Affine, Kronecker, TriangularAffine))
+        inner = self.group.group if isinstance(self.group, Conjugated) else self.group
+        return isinstance(inner, (Affine, Kronecker, TriangularAffine))
+
+    @property
+    def rounding(self) -> float:
+        """Of an action that changes nothing: a chart's φ⁻¹(φ(θ)) rounds several times, more so near edges."""
+        return 1e-13 if isinstance(self.group, Conjugated) else 1e-15
 
     def __str__(self) -> str:
         return self.name
@@ -95,6 +112,35 @@ GROUPS = [
     GroupCase("KroneckerWithLongSides", Kronecker(max_side=2), MATRICES, size=0.5),
     GroupCase("DiagonalKronecker", Kronecker("diagonal", "diagonal"), MATRICES, size=0.5),
 ]
+
+
+CONJUGATED = [
+    GroupCase("Positive", Conjugated(DiagonalAffine(), Positive()), ELEMENTWISE, size=0.7, embeds=False),
+    GroupCase("LowerBounded", Conjugated(Additive(), LowerBounded(-2.0)), ELEMENTWISE, 0.7, embeds=False, bases=False),
+    GroupCase("UpperBounded", Conjugated(Affine(), UpperBounded(3.0)), VECTORS, 0.4, embeds=False, bases=False),
+    GroupCase("Interval", Conjugated(TriangularAffine(), Interval(-1, 2)), VECTORS, 0.4, embeds=False, bases=False),
+    GroupCase("Simplex", Conjugated(TriangularAffine(), Simplex()), (_like(2), _like(3), _like(2, 3)), 0.4, False, False),
+    GroupCase("Ordered", Conjugated(TriangularAffine(), Ordered()), VECTORS, 0.4, embeds=False, bases=False),
+    GroupCase(
+        "CorrelationCholesky",
+        Conjugated(DiagonalAffine(), CorrelationCholesky()),
+        (_like(2, 2), _like(3, 3), _like(2, 3, 3)),
+        0.4,
+        False,
+        False,
+    ),
+    GroupCase(
+        "Covariance",
+        Conjugated(DiagonalAffine(), Covariance()),
+        (_like(1, 1), _like(2, 2), _like(2, 2, 2)),
+        0.4,
+        False,
+        False,
+    ),
+]
+"""Groups on supports. Elements are near enough to the identity that points stay away from edges, where digits are lost."""
+
+ON_SUPPORTS_TOO = [*GROUPS, *CONJUGATED]
 
 
 @dataclass(frozen=True)
@@ -156,6 +202,8 @@ def smooth_bases_of(case: GroupCase) -> list[BaseCase]:
 
 PAIRS = [(g, b) for g in GROUPS if not g.is_product for b in smooth_bases_of(g)]
 """Every (group, smooth base) pair."""
+
+PAIRS_ON_SUPPORTS_TOO = [*PAIRS, *((g, b) for g in CONJUGATED if g.bases for b in smooth_bases_of(g))]
 
 
 def singular(group: GroupCase, base: BaseCase) -> bool:

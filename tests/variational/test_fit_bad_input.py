@@ -65,13 +65,6 @@ def test_base_on_the_half_line_for_a_group_of_the_real_line(group: lb.groups.Lie
 # Structures and shapes.
 
 
-def test_several_tensors_without_a_product() -> None:
-    pair = (torch.zeros(2), torch.zeros(2))
-    refused("several tensors", "DiagonalAffine", "Give a Product", start=pair)
-    refused("several tensors", "Give a Product", start=list(pair))
-    refused("several tensors", "Give a Product", start={"a": pair[0], "b": pair[1]})
-
-
 def test_structures_that_do_not_fit_a_product() -> None:
     by_place, by_name = Product(Additive(), Additive()), Product(a=Additive(), b=Additive())
     refused("tuple of 2 parts", "3 parts", group=by_place, start=(torch.zeros(2),) * 3)

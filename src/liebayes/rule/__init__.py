@@ -5,6 +5,7 @@ from .curvature import Level, gauss_newton, gaussian_prior, initial_level, obser
 from .differential import differential, differential_by_samples
 from .family import Family, ProductFamily, relative_tangent
 from .history import History
+from .joint import JointFamily
 from .metric import Absorbed, Adaptive, Fisher, Form, Metric, SecondMoment
 from .update import State, Update, accumulate, bound, descend, initial_state, update
 
@@ -15,6 +16,7 @@ __all__ = [
     "Fisher",
     "Form",
     "History",
+    "JointFamily",
     "Level",
     "Metric",
     "ProductFamily",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -12,9 +12,21 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..bases import Base
-from ..groups import LieGroup, Product, blocks_of
-from ..rule import Family, Form, History, Metric, ProductFamily, State, differential, differential_by_samples, initial_state
+from ..bases import Base, Normal
+from ..groups import Joint, LieGroup, Product, TriangularAffine, blocks_of
+from ..groups.joint import is_structure
+from ..rule import (
+    Family,
+    Form,
+    History,
+    JointFamily,
+    Metric,
+    ProductFamily,
+    State,
+    differential,
+    differential_by_samples,
+    initial_state,
+)
 from ..rule.family import require_fit, require_group
 
 EntropyGradient = Literal["auto", "exact", "samples"]
@@ -24,11 +36,12 @@ class Leaf(NamedTuple):
     """Where a gradient is taken."""
 
     leaf: Tensor
-    theta: Tensor
+    thetas: list[Tensor]
+    """θ: one tensor, or those of a chart's parts."""
     transpose: Callable[[Tensor], Tensor]
     """From the gradient at the leaf to the one in ε."""
     log_jacobian: Tensor | None
-    """log |det ∂(g·ε)/∂ε| where it depends on ε."""
+    """log |det ∂θ/∂ε|, up to what does not depend on ε."""
 
 
 @dataclass
@@ -50,6 +63,8 @@ class Factor:
     """The entropy's gradient is taken at the samples."""
     in_pairs: bool
     """Samples come in pairs ε, −ε."""
+    chart: Joint | None = None
+    """Where θ lives on supports: θ = φ⁻¹(g·ε)."""
 
     @property
     def element(self) -> Any:
@@ -57,9 +72,14 @@ class Factor:
         return self.group.compose(self.start, self.state.element) if self.relative else self.state.element
 
     @property
-    def family(self) -> Family[Any]:
-        """The present member of the family."""
+    def real(self) -> Family[Any]:
+        """The present member of the family, in the coordinates of the chart if there is one."""
         return Family(self.group, self.base, self.element)
+
+    @property
+    def family(self) -> Family[Any] | JointFamily:
+        """The present member of the family."""
+        return self.real if self.chart is None else JointFamily(self.real, self.chart)
 
     def noise(self, steps: int, samples: int, generator: torch.Generator) -> Tensor:
         """ε for a number of steps, in whose coordinates gradients are taken."""
@@ -70,13 +90,22 @@ class Factor:
         return torch.cat([epsilon, -epsilon], 1)[:, :samples] if self.in_pairs else epsilon
 
     def leaf(self, g: Any, epsilon: Tensor) -> Leaf:
-        """θ = g·ε, ready for a gradient: in θ itself for affine actions, whose Jacobian has a closed form, otherwise in ε."""
+        """θ = g·ε, ready for a gradient: in θ itself for affine actions, whose Jacobian has a closed form, otherwise in ε.
+
+        On supports the gradient is taken in z = φ(θ), and the loss has the chart's Jacobian with it: the same rule, since it
+        is equivariant.
+        """
         if self.group.affine_action:
-            theta, transpose = self.group.act_with_transpose(g, epsilon)
-            theta.requires_grad_()
-            return Leaf(theta, theta, transpose, None)
-        leaf = epsilon.detach().requires_grad_()
-        return Leaf(leaf, self.group.act(g, leaf), lambda gradient: gradient, self.group.log_jacobian(g, leaf))
+            z, transpose = self.group.act_with_transpose(g, epsilon)
+            leaf, log_jacobian = z.requires_grad_(), None
+        else:
+            leaf, transpose = epsilon.detach().requires_grad_(), _same
+            z, log_jacobian = self.group.act(g, leaf), self.group.log_jacobian(g, leaf)
+        if self.chart is None:
+            return Leaf(leaf, [z], transpose, log_jacobian)
+        thetas = self.chart.leaves(self.chart.from_real(z))
+        volume = self.chart.log_jacobian(z)
+        return Leaf(leaf, thetas, transpose, volume if log_jacobian is None else volume + log_jacobian)
 
     def covector(self, epsilon: Tensor, gradient: Tensor, temperature: float) -> Any:
         """The differential at the identity, for the loss in the coordinates of ε."""
@@ -108,10 +137,26 @@ class Factor:
         return type(self.start)(*(shift if name == "shift" else other for name in names))
 
 
+def with_defaults(group: LieGroup[Any] | None, base: Any, start: Any) -> tuple[LieGroup[Any], Any, Any]:
+    """What is not said comes from the family to go on from, if the start is one; otherwise it is full rank on a Normal."""
+    if isinstance(start, JointFamily):
+        group, base = group or start.real.group, base or start.real.base
+    elif isinstance(start, (Family, ProductFamily)):
+        group, base, start = group or start.group, base or _bases(start), start.element
+    return group or TriangularAffine(), base or Normal(), start
+
+
+def _bases(family: Family[Any] | ProductFamily) -> Any:
+    if isinstance(family, Family):
+        return family.base
+    return family.group.join([_bases(part) for _, part in family.group.split("the parts", family.parts)])
+
+
 def make_factors(
     group: LieGroup[Any],
     base: Any,
     start: Any,
+    supports: Any,
     initial_scale: float,
     metric: Metric,
     entropy: EntropyGradient,
@@ -119,25 +164,49 @@ def make_factors(
 ) -> tuple[list[Factor], Callable[[Sequence[Tensor]], Any]]:
     """The factors in a flat list, and the function that gives tensors back the structure of `start`."""
     if isinstance(group, Product):
+        if supports is not None:
+            raise ValueError("supports go with one group over all parts, such as TriangularAffine(), and not with a Product.")
         if isinstance(base, Base):
             base = group.join([base for _ in group.parts])
         lists: list[list[Factor]] = []
         joins: list[Callable[[Sequence[Tensor]], Any]] = []
         pairs = zip(group.split("the base of a Product", base), group.split("the start of a Product", start), strict=True)
         for (part, part_base), (_, part_start) in pairs:
-            factors, join = make_factors(part, part_base, part_start, initial_scale, metric, entropy, antithetic)
+            factors, join = make_factors(part, part_base, part_start, None, initial_scale, metric, entropy, antithetic)
             lists.append(factors)
             joins.append(join)
 
         def unflatten(leaves: Sequence[Tensor]) -> Any:
             values, at = [], 0
             for factors, join in zip(lists, joins, strict=True):
-                values.append(join(leaves[at : at + len(factors)]))
-                at += len(factors)
+                count = sum(1 if factor.chart is None else len(factor.chart.parts) for factor in factors)
+                values.append(join(leaves[at : at + count]))
+                at += count
             return group.join(values)
 
         return [factor for factors in lists for factor in factors], unflatten
-    return [_make_factor(group, base, start, initial_scale, metric, entropy, antithetic)], lambda leaves: leaves[0]
+    chart, start = _chart_and_start(start, supports)
+    factor = _make_factor(group, base, start, initial_scale, metric, entropy, antithetic)
+    if chart is None:
+        return [factor], lambda leaves: leaves[0]
+    factor.chart = chart
+    return [factor], lambda leaves: chart.join(list(leaves))
+
+
+def _chart_and_start(start: Any, supports: Any) -> tuple[Joint | None, Any]:
+    """The chart of a start on supports or of several tensors, and that start in its coordinates."""
+    if isinstance(start, JointFamily):
+        if supports is not None:
+            raise ValueError("The family to start from has its supports already. Leave out supports.")
+        return start.chart, start.element
+    if supports is None and not is_structure(start):
+        return None, start
+    tensors = pytree.tree_map(lambda point: _point(point, "a point or a structure of points"), start)
+    leaves = pytree.tree_leaves(tensors)
+    dtypes = {leaf.dtype for leaf in leaves} or {torch.get_default_dtype()}
+    common = functools.reduce(torch.promote_types, dtypes)
+    chart = Joint.of(pytree.tree_map(lambda leaf: leaf.to(common), tensors), supports)
+    return chart, chart.to_real(pytree.tree_map(lambda leaf: leaf.to(common), tensors))
 
 
 def _make_factor(
@@ -165,17 +234,7 @@ def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> A
     """The element whose family has its mean at the point, or its centre where there is no mean."""
     if isinstance(start, tuple) and hasattr(start, "_fields"):
         return _checked_element(group, start)
-    if isinstance(start, Mapping) or (isinstance(start, (tuple, list)) and any(isinstance(s, Tensor) for s in start)):
-        raise ValueError(f"start has several tensors, but {group} acts on one. Give a Product with a group for each.")
-    try:
-        point = torch.as_tensor(start).detach()
-    except (RuntimeError, TypeError, ValueError):
-        expected = f"a point, such as torch.zeros(3), or an element of {group}"
-        raise ValueError(f"start must be {expected}, but got {start!r}.") from None
-    if not point.dtype.is_floating_point:
-        raise ValueError(f"start must hold real floating-point numbers, but has the dtype {point.dtype}. Convert it.")
-    if not bool(torch.isfinite(point).all()):
-        raise ValueError("start must be finite, but has infinite or NaN values. Start elsewhere.")
+    point = _point(start, f"a point, such as torch.zeros(3), or an element of {group}")
     try:
         mean = base.mean
     except ValueError:
@@ -184,6 +243,19 @@ def _element_at(group: LieGroup[Any], base: Base, start: Any, scale: float) -> A
         there = group.at(point, scale)
         return group.compose(there, group.at(torch.full_like(point, -mean))) if mean and group.affine_action else there
     return group.compose(group.at(point), group.inverse(group.at(torch.full_like(point, mean))))
+
+
+def _point(start: Any, expected: str) -> Tensor:
+    """A start as a tensor of finite real numbers."""
+    try:
+        point = torch.as_tensor(start).detach()
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f"start must be {expected}, but got {start!r}.") from None
+    if not point.dtype.is_floating_point:
+        raise ValueError(f"start must hold real floating-point numbers, but has the dtype {point.dtype}. Convert it.")
+    if not bool(torch.isfinite(point).all()):
+        raise ValueError("start must be finite, but has infinite or NaN values. Start elsewhere.")
+    return point
 
 
 def _checked_element(group: LieGroup[Any], start: Any) -> Any:
@@ -206,6 +278,10 @@ def _checked_element(group: LieGroup[Any], start: Any) -> Any:
     if not bool(torch.isfinite(group.log_jacobian(start, somewhere)).all()):
         raise ValueError(f"start has no inverse, as every element of a group must. Give a point, or {group}.at(point).")
     return pytree.tree_map(lambda block: block.detach().clone(), start)
+
+
+def _same(gradient: Tensor) -> Tensor:
+    return gradient
 
 
 def _floating(element: Any) -> torch.dtype:

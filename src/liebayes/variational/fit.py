@@ -20,7 +20,7 @@ from ..bases import Base
 from ..groups import LieGroup, blocks_of
 from ..rule import Fisher, History, Metric, Update, update
 from ..rule.metric import require_metric
-from .factors import EntropyGradient, Factor, make_factors, product_family
+from .factors import EntropyGradient, Factor, Leaf, make_factors, product_family, with_defaults
 from .noise import noise_of_steps, sharing
 from .progress import progress_bar
 from .shortcuts import short_grad, short_vmap
@@ -49,10 +49,11 @@ class FitError(ValueError):
 
 def fit(
     loss: Callable[[Any], Tensor],
-    group: LieGroup[Any],
-    base: Base | Mapping[str, Base] | Sequence[Base],
-    start: Any,
+    group: LieGroup[Any] | None = None,
+    base: Base | Mapping[str, Base] | Sequence[Base] | None = None,
+    start: Any = None,
     *,
+    supports: Any = None,
     regulariser: Callable[[Any], Tensor] | None = None,
     temperature: float = 1.0,
     tempering: Literal["entropy", "kl"] = "entropy",
@@ -81,10 +82,13 @@ def fit(
 
     Args:
         loss: takes one θ, in the structure of `start`, and returns a scalar. It is vectorised over samples inside.
-        group: a group, or a `Product` with one for every tensor of `start`.
-        base: a base, or one for every part of a `Product` (a single one serves all parts).
-        start: a point: a tensor, or a tuple or dictionary of tensors for a `Product`; or an element of the group.
+        group: `TriangularAffine()` by default: full rank. One group acts on all tensors of `start` as one vector, so that
+            their correlations are learned; a `Product` has one group for every tensor, and none across them.
+        base: `Normal()` by default; a base, or one for every part of a `Product` (a single one serves all parts).
+        start: a point: a tensor, or tuples and dictionaries of tensors; or an element of the group, or a family to go on from.
             The family starts with its mean there, or with its centre if the base has no mean or the action is not affine.
+        supports: where the parameters live, in the structure of `start`: `Positive()`, `Interval(0, 1)`, `Simplex()` and the
+            other charts of `liebayes.groups`. What is not named is real. The group acts in the coordinates of the charts.
         regulariser: R(θ), added to the loss. Only `tempering` treats it differently from the loss itself.
         temperature: τ ≥ 0. At 0 there is no entropy: widths go to zero, and steps, which are in units of the widths, with
             them, so that the minimum is approached only slowly. To minimise alone take `Additive()`, `Dirac()` and
@@ -118,7 +122,8 @@ def fit(
         progress: show a progress bar; by default where the error stream is a terminal.
 
     Returns:
-        The fitted `Family` (`ProductFamily` for a product), with its `history`.
+        The fitted `Family`, with its `history`: a `ProductFamily` for a product, a `JointFamily` for one group over several
+        tensors or on supports.
 
     Raises:
         ValueError: for input that does not fit together.
@@ -130,7 +135,19 @@ def fit(
     >>> q = fit(lambda theta: 8 * (theta - target).square().sum(), DiagonalAffine(), Normal(), torch.zeros(2))
     >>> [round(x, 2) for x in q.mean.tolist()], [round(x, 2) for x in q.stddev.tolist()]
     ([1.0, -2.0], [0.25, 0.25])
+
+    One posterior over a place and a positive width, with their correlation:
+
+    >>> from liebayes.groups import Positive
+    >>> y = torch.tensor([2.0, 3.0, 4.0])
+    >>> def loss(theta):
+    ...     return -torch.distributions.Normal(theta["place"], theta["width"]).log_prob(y).sum() + theta["width"]
+    >>> start = {"place": torch.tensor(0.0), "width": torch.tensor(1.0)}
+    >>> q = fit(loss, start=start, supports={"width": Positive()})
+    >>> {name: round(float(mean)) for name, mean in q.mean.items()}
+    {'place': 3, 'width': 1}
     """
+    group, base, start = with_defaults(group, base, start)
     _require_numbers(
         temperature, initial_scale, lr, scale_lr, momentum, max_step, max_shift, samples, steps, record_every, tolerance, seed
     )
@@ -147,7 +164,7 @@ def fit(
             raise ValueError(f"{name} must be a function, but got {function!r}.")
     metric = Fisher() if metric is None else metric
     require_metric(metric)
-    factors, unflatten = make_factors(group, base, start, initial_scale, metric, entropy, antithetic)
+    factors, unflatten = make_factors(group, base, start, supports, initial_scale, metric, entropy, antithetic)
     energies = _over_samples(_energy(loss, regulariser, temperature if tempering == "kl" else 1.0, unflatten), vectorize)
     # E_q[loss] − τH divided by τ is a KL divergence: its covectors have the same scale in every problem.
     unit = temperature if temperature > 0 else 1.0
@@ -175,7 +192,7 @@ def fit(
             elements = [factor.element for factor in factors]
             leaves = [f.leaf(g, e) for f, g, e in zip(factors, elements, noise, strict=True)]
             share_out(True)
-            losses = energies(*(leaf.theta for leaf in leaves))
+            losses = energies(*(theta for leaf in leaves for theta in leaf.thetas))
             if not losses.requires_grad:
                 raise ValueError(
                     "loss must be differentiable in θ, but its value has no gradient. Build it from θ with torch operations, "
@@ -211,7 +228,7 @@ def fit(
             if not (math.isfinite(present) and all(map(_is_finite, taken))):
                 raise run.lost(step, losses)
             due = step % record_every == 0 or step == steps
-            spread = run.entropy() if due else 0.0  # of the member the losses are of
+            spread = run.entropy(leaves) if due else 0.0  # of the member the losses are of
             for factor, move in zip(factors, taken, strict=True):
                 factor.state = move.state
             run.moved(taken, max(lr, scale_lr or 0.0))
@@ -245,8 +262,15 @@ class _Run:
             self.bounded = self.bounded + move.bounded
         self.last, self.rate = taken, rate
 
-    def entropy(self) -> float:
-        return sum(float(factor.family.entropy()) for factor in self.factors)
+    def entropy(self, leaves: list[Leaf]) -> float:
+        """H(q); what a chart adds to it, from the samples of the step."""
+        total = 0.0
+        for factor, leaf in zip(self.factors, leaves, strict=True):
+            if factor.chart is not None and factor.group.affine_action and leaf.log_jacobian is not None:
+                total += float(factor.real.entropy()) + leaf.log_jacobian.detach().mean().item()
+            else:
+                total += float(factor.family.entropy())
+        return total
 
     def record(self, losses: Tensor, spread: float, covectors: list[Any]) -> None:
         history = self.history
