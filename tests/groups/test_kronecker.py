@@ -123,6 +123,23 @@ def test_steps_keep_the_gauge(metric: Metric) -> None:
     assert float(flattened(plus(state.element, group.identity(like), -1.0)).abs().max()) > 0.1
 
 
+@every_kind
+def test_retract_agrees_with_exp_to_second_order(case: GroupCase) -> None:
+    """Differences fall as t² (a log–log slope of 2), and what is left is in the gauge."""
+    draw = Seeded(case, LIKE, 4)
+    g, X = draw.element(), draw.vector()
+
+    def difference(t: float) -> float:
+        step = scaled(X, t)
+        return float(flattened(plus(case.group.retract(g, step), case.group.move(g, step, 1.0), -1.0)).norm())
+
+    slope = math.log2(difference(2e-3) / difference(1e-3))
+    assert slope == pytest.approx(2, abs=0.02)
+    assert abs(float(case.group.retract(g, X).right_log_diagonal.sum() - g.right_log_diagonal.sum())) < 1e-14 or (
+        g.left_log_diagonal.numel() == 0
+    )
+
+
 # Shapes.
 
 
@@ -142,6 +159,7 @@ def test_a_batch_is_one_after_another(case: GroupCase) -> None:
     assert_close(group.compose(g, X), stack([group.compose(elements[k], vectors[k]) for k in each]), 1e-13)
     assert_close(group.inverse(g), stack([group.inverse(h) for h in elements]), 1e-12)
     assert_close(group.exp(X), stack([group.exp(x) for x in vectors]), 1e-13)
+    assert_close(group.retract(g, X), stack([group.retract(elements[k], vectors[k]) for k in each]), 1e-13)
     assert_close(group.adjoint(g, X), stack([group.adjoint(elements[k], vectors[k]) for k in each]), 1e-12)
     pulled = [group.pullback(elements[k], theta[:, k], theta[:, k].cos()) for k in each]
     assert_close(group.pullback(g, theta, theta.cos()), stack(pulled), 1e-12)

@@ -93,6 +93,18 @@ def test_move_is_composition_with_exp(case: GroupCase, data: st.DataObject) -> N
 
 @every_group
 @given(data=data)
+def test_retract_is_a_step_in_the_group(case: GroupCase, data: st.DataObject) -> None:
+    """It starts along its vector, up to t²|X|² as exp does, and left multiplication takes it along."""
+    draw, group = Drawn(data, case), case.group
+    g, h, X, e, t = draw.element(), draw.element(), draw.vector(), group.identity(draw.like), 1e-7
+    size = float(flattened(X).norm())
+    error = flattened(plus(plus(group.retract(e, scaled(X, t)), e, -1.0), X, -t)).abs().max()
+    assert float(error) <= t * t * size * (1 + size) + 4e-16
+    assert_close(group.retract(group.compose(h, g), X), group.compose(h, group.retract(g, X)))
+
+
+@every_group
+@given(data=data)
 def test_velocity_is_the_derivative_of_the_action(case: GroupCase, data: st.DataObject) -> None:
     draw, group = Drawn(data, case), case.group
     X, theta, t = draw.vector(), draw.point(draw.samples()), 1e-5

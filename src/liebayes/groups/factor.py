@@ -48,15 +48,31 @@ class Factor(NamedTuple):
             return W
         return self.matrix @ W if self.triangular else scale_of(self.log_diagonal).unsqueeze(-1) * W
 
+    def times_right(self, W: Tensor) -> Tensor:
+        """W·Fᵀ."""
+        if self.absent:
+            return W
+        return W @ self.matrix.mT if self.triangular else W * scale_of(self.log_diagonal).unsqueeze(-2)
+
     def transpose_times(self, W: Tensor) -> Tensor:
         """Fᵀ·W."""
         return self.matrix.mT @ W if self.triangular else self.times(W)
+
+    def transpose_times_right(self, W: Tensor) -> Tensor:
+        """W·F."""
+        return W @ self.matrix if self.triangular else self.times_right(W)
 
     def solve(self, W: Tensor) -> Tensor:
         """F⁻¹·W."""
         if not self.triangular:
             return Factor(-self.log_diagonal, self.lower).times(W)
         return torch.linalg.solve_triangular(wide(self.matrix), wide(W), upper=False).to(W.dtype)
+
+    def solve_right(self, W: Tensor) -> Tensor:
+        """W·F⁻ᵀ."""
+        if not self.triangular:
+            return Factor(-self.log_diagonal, self.lower).times_right(W)
+        return torch.linalg.solve_triangular(wide(self.matrix.mT), wide(W), upper=True, left=False).to(W.dtype)
 
     def compose(self, other: Factor) -> Factor:
         """F·F′."""
@@ -69,6 +85,14 @@ class Factor(NamedTuple):
             return Factor(-self.log_diagonal, self.lower)
         eye = torch.eye(self.lower.shape[-1], dtype=self.lower.dtype, device=self.lower.device)
         return Factor(-self.log_diagonal, self.solve(eye.expand_as(self.lower)).tril(-1))
+
+    def advance(self, X: Factor) -> Factor:
+        """F·e^D·(1 + N) for X = D + N of the algebra, N below the diagonal: F·exp(X) up to second order, in one product."""
+        log_diagonal = self.log_diagonal + X.log_diagonal
+        if not self.triangular:
+            return Factor(log_diagonal, self.lower)
+        F = self.lower.tril(-1) * scale_of(X.log_diagonal).unsqueeze(-2) + torch.diag_embed(scale_of(log_diagonal))
+        return Factor(log_diagonal, saturated((F + F @ X.lower.tril(-1)).tril(-1)))
 
     def adjoint(self, X: Factor) -> Factor:
         """F·X·F⁻¹ for X of the algebra: a triangular factor leaves the diagonal as it is."""
@@ -108,6 +132,12 @@ class Factor(NamedTuple):
         if self.absent:
             return 0.0
         return self.algebra_matrix @ W if self.triangular else self.log_diagonal.unsqueeze(-1) * W
+
+    def velocity_right(self, W: Tensor) -> Tensor | float:
+        """W·Xᵀ; 0 where the factor is absent."""
+        if self.absent:
+            return 0.0
+        return W @ self.algebra_matrix.mT if self.triangular else W * self.log_diagonal.unsqueeze(-2)
 
     def bracket(self, other: Factor) -> Factor:
         """X·Y − Y·X, whose diagonal is 0."""

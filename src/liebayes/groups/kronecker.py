@@ -94,18 +94,18 @@ class Kronecker(LieGroup[KroneckerShift]):
         return self.at(torch.zeros_like(like))
 
     def compose(self, g: KroneckerShift, h: KroneckerShift) -> KroneckerShift:
-        moved = _both(g.left.times, g.right.times, h.as_matrices(h.shift)).reshape(h.shift.shape)
+        moved = _both(g.left.times, g.right.times_right, h.as_matrices(h.shift)).reshape(h.shift.shape)
         return KroneckerShift(*g.left.compose(h.left), *g.right.compose(h.right), saturated(moved + g.shift))
 
     def inverse(self, g: KroneckerShift) -> KroneckerShift:
-        moved = _both(g.left.solve, g.right.solve, g.as_matrices(g.shift)).reshape(g.shift.shape)
+        moved = _both(g.left.solve, g.right.solve_right, g.as_matrices(g.shift)).reshape(g.shift.shape)
         return KroneckerShift(*g.left.inverse(), *g.right.inverse(), -moved)
 
     def act(self, g: KroneckerShift, theta: Tensor) -> Tensor:
-        return _both(g.left.times, g.right.times, g.as_matrices(theta)).reshape(theta.shape) + g.shift
+        return _both(g.left.times, g.right.times_right, g.as_matrices(theta)).reshape(theta.shape) + g.shift
 
     def act_inverse(self, g: KroneckerShift, theta: Tensor) -> Tensor:
-        return _both(g.left.solve, g.right.solve, g.as_matrices(theta - g.shift)).reshape(theta.shape)
+        return _both(g.left.solve, g.right.solve_right, g.as_matrices(theta - g.shift)).reshape(theta.shape)
 
     def exp(self, X: KroneckerShift) -> KroneckerShift:
         """(e^X, e^Y, ∫₀¹ e^(sX)·Z·e^(sYᵀ) ds): the integral's series of a halved step, doubled as often.
@@ -120,9 +120,18 @@ class Kronecker(LieGroup[KroneckerShift]):
             term = _velocity(x, y, term) * math.ldexp(1 / k, -halvings)
             shift = shift + term
         for _ in range(halvings):
-            shift = saturated((shift + _both(left.times, right.times, shift)) / 2)
+            shift = saturated((shift + _both(left.times, right.times_right, shift)) / 2)
             left, right = left.compose(left), right.compose(right)
         return KroneckerShift(*left, *right, shift.reshape(X.shift.shape))
+
+    def retract(self, g: KroneckerShift, X: KroneckerShift) -> KroneckerShift:
+        """g·(1, 1, Z)·(e^D(1 + N), the same of Y, 0): no series, and one product for each triangular factor.
+
+        Noise in N alone does not make factors grow, and noise in D only as that of exp does.
+        """
+        x, y = _without_trace(X)
+        moved = _both(g.left.times, g.right.times_right, X.as_matrices(X.shift)).reshape(g.shift.shape)
+        return KroneckerShift(*g.left.advance(x), *g.right.advance(y), saturated(g.shift + moved))
 
     def at(self, point: Tensor, scale: float = 1.0) -> KroneckerShift:
         if point.ndim == 0:
@@ -144,7 +153,7 @@ class Kronecker(LieGroup[KroneckerShift]):
     def adjoint(self, g: KroneckerShift, X: KroneckerShift) -> KroneckerShift:
         x, y = g.left.adjoint(X.left), g.right.adjoint(X.right)
         M = g.as_matrices(g.shift)
-        shift = _both(g.left.times, g.right.times, X.as_matrices(X.shift)) - _velocity(x, y, M)
+        shift = _both(g.left.times, g.right.times_right, X.as_matrices(X.shift)) - _velocity(x, y, M)
         return KroneckerShift(*x, *y, shift.reshape(g.shift.shape))
 
     def bracket(self, X: KroneckerShift, Y: KroneckerShift) -> KroneckerShift:
@@ -238,18 +247,17 @@ class Kronecker(LieGroup[KroneckerShift]):
 
 def _both(left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], W: Tensor) -> Tensor:
     """L·W·Rᵀ, or the same of the factors' transposes or inverses."""
-    return right(left(W).mT).mT
+    return right(left(W))
 
 
 def _transpose(g: KroneckerShift, gradient: Tensor) -> Tensor:
     """Lᵀ·∇ℓ·R: the whitened gradient."""
-    return _both(g.left.transpose_times, g.right.transpose_times, g.as_matrices(gradient)).reshape(gradient.shape)
+    return _both(g.left.transpose_times, g.right.transpose_times_right, g.as_matrices(gradient)).reshape(gradient.shape)
 
 
 def _velocity(x: Factor, y: Factor, W: Tensor) -> Tensor:
     """X·W + W·Yᵀ."""
-    across = y.velocity(W.mT)
-    return x.velocity(W) + (across.mT if isinstance(across, Tensor) else across)  # type: ignore[return-value]
+    return x.velocity(W) + y.velocity_right(W)  # type: ignore[return-value]  # one of them is there
 
 
 def _without_trace(X: KroneckerShift) -> tuple[Factor, Factor]:

@@ -75,6 +75,10 @@ class LieGroup(ABC, Generic[E]):
         """g·exp(tX)."""
         return self.compose(g, self.exp(X if t == 1 else map_blocks(lambda x: x * t, X)))
 
+    def retract(self, g: E, X: E) -> E:
+        """g·r(X) with r(X) in the group and r(X) = exp(X) up to second order: a cheaper step where exp is dear."""
+        return self.move(g, X, 1.0)
+
     def at(self, point: Tensor, scale: float = 1.0) -> E:
         """The element that carries the origin (0, or 1 for a positive group) to `point`, and a unit length to `scale`."""
         raise ValueError(
