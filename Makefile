@@ -20,12 +20,7 @@ lint: $(VENV)/installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes liebayes --ignoreexternal  # takes its Python from the path only
 
-# For the tests of the GPU's kernels, which run on the CPU too; beside the environment, since every process that finds it there
-# loads it. Where it cannot be had (it is for Linux only), they are skipped.
-$(VENV)/triton: $(VENV)/installed
-	-$(BIN)/python -m pip install --quiet --no-deps --target $@ "triton>=3"
-
-test: lint $(VENV)/triton
+test: lint
 	$(BIN)/python -m pytest -n 2
 
 torture: $(VENV)/installed

@@ -48,8 +48,7 @@ from torch import Tensor
 
 from liebayes import native
 from liebayes.bases import Base, Cauchy, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
-from liebayes.optim import kernel
-from liebayes.optim.noise import Noise, Source
+from liebayes.optim.noise import Noise, Source, kernel_noise
 
 LEVEL = 0.001
 SOURCES: tuple[Source, ...] = ("xoshiro", "philox")
@@ -110,10 +109,10 @@ class Check(NamedTuple):
     p: float
 
 
-def kernel_noise(source: Source) -> Generator:
+def from_kernel(source: Source) -> Generator:
     def draw(base: Base, count: int, counter: Counter, start: int = 0) -> Tensor:
         noise = Noise(source, counter.seed, counter.step, counter.stream, {})
-        return kernel.noise_of(base, count, noise, counter.tensor, start)
+        return kernel_noise(base, count, noise, counter.tensor, start)
 
     return draw
 
@@ -371,10 +370,10 @@ def main() -> None:
         print(f"{name}: {verdict}; least p of {len(found)}: {worst.p:.2g} ({worst.base}, {worst.test})", flush=True)
 
     for source in SOURCES:
-        found = checks(kernel_noise(source), size, lambda what: print(f"  {what}", flush=True))
+        found = checks(from_kernel(source), size, lambda what: print(f"  {what}", flush=True))
         summary("sources", source, found)
         content["sources"][source]["all"] = [check._asdict() for check in found]
-    for name, found in controls(kernel_noise("xoshiro"), QUICK).items():
+    for name, found in controls(from_kernel("xoshiro"), QUICK).items():
         summary("controls", name, found)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")

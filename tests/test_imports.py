@@ -17,29 +17,22 @@ ALLOWED = {
     "bases": set(),
     "rule": {"groups", "bases"},
     "variational": {"groups", "bases", "rule"},
-    "threads": {"native"},
-    "prediction": {"threads"},
-    "posterior": {"groups", "bases", "rule", "prediction", "threads", "atomic_write", "late_backward"},
+    "install": set(),
+    "prediction": {"install"},
+    "posterior": {"groups", "bases", "rule", "prediction", "atomic_write", "install"},
     "native": set(),
     # An optimizer hands out its posterior.
-    "optim": {"native", "groups", "bases", "rule", "posterior", "threads", "late_backward"},
+    "optim": {"native", "groups", "bases", "rule", "posterior", "install"},
     "baselines": {"groups", "bases", "rule", "posterior", "optim"},
     "integrations": {"optim"},
     "metrics": set(),
     "nn": set(),
     "data": {"atomic_write"},
     "atomic_write": set(),
-    "late_backward": set(),
 }
 """What each room may import of ours; rooms that are not here may import all."""
 
-KERNELS = {ROOT / "optim" / "gpu" / f"{name}.py" for name in ("arithmetic", "draws", "kernels")}
-"""Written in Triton's language, and imported where they are launched."""
-
-CORE = (
-    "groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction", "threads",
-    "late_backward",
-)  # fmt: skip
+CORE = ("groups", "bases", "rule", "variational", "native", "optim", "baselines", "posterior", "prediction", "install")
 
 
 def room(path: Path) -> str:
@@ -117,7 +110,7 @@ def test_imports_point_one_way(path: Path) -> None:
     "path", [p for p in FILES if room(p) in CORE or p.parent == ROOT], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_the_core_needs_only_torch(path: Path) -> None:
-    allowed = {*sys.stdlib_module_names, "torch", "liebayes", *(["triton"] if path in KERNELS else [])}
+    allowed = {*sys.stdlib_module_names, "torch", "liebayes"}
     others = {name.split(".")[0] for name in modules(path, False)} - allowed
     assert room(path) == "cli" or not others, f"{sorted(others)} belong in an extra, imported where they are used"
 

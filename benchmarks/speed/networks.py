@@ -59,7 +59,6 @@ def additive(sizes: Sizes) -> Row:
         "AdditiveBLR",
         contenders,
         [Limit("times", 0.33, "torch loop")],
-        lambda: f"samples by {optimizer.evaluation}",
     )
 
 
@@ -83,7 +82,6 @@ def multiplicative(sizes: Sizes) -> Row:
         "MultiplicativeBLR",
         contenders,
         [Limit("times", 0.30, "torch loop")],
-        lambda: f"samples by {optimizer.evaluation}",
     )
 
 

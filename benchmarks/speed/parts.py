@@ -1,22 +1,19 @@
-"""What rows 2 and 4 consist of: their parts alone, and grown part by part, beside the whole and its peer."""
+"""What row 2 consists of: its parts alone, beside the whole and its peer."""
 
 from __future__ import annotations
 
-import copy
+from array import array
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 import liebayes as lb
 from liebayes import native
-from liebayes.optim import gradients
-from liebayes.threads import affordable_workers
-from liebayes.threads.workers import shared_workers
+from liebayes.optim.protocol import GradientMarks
 
-from . import networks, steps
-from .contest import Contender, Here, Row
+from . import steps
+from .contest import Here, Row
 from .sizes import Sizes
 
 
@@ -30,51 +27,41 @@ def small_tensors(sizes: Sizes) -> Row:
         p.grad = torch.randn_like(p) * 1e-3
     optimizer = lb.AffineBLR(parameters, data_size=steps.DATA_SIZE)
     jobs = recorded(optimizer)
-    exchanges, buffers = list(optimizer._buffers._exchanges), optimizer._buffers
-    (records,), settings = optimizer._memo.values(), optimizer.param_groups[0]
 
     def kernel() -> None:
-        for job in jobs:
-            native.run(job)
+        for job, table in jobs:
+            native.run(job, table)
 
-    def exchange() -> None:
-        for p, _, sample in exchanges:
-            p.data = sample
-        for p, point, _ in exchanges:
-            p.data = point
+    def install() -> None:
+        with optimizer._stores.installed(None):
+            pass
 
-    def places() -> None:
-        buffers.require(parameters)
+    def current() -> None:
         for _ in range(2):  # before a draw and before a step
-            records.serve(parameters, settings)
+            optimizer._stores.require(parameters)
 
-    def looks_at_gradients() -> None:
-        marks = gradients.GradientMarks(parameters)
-        marks.changed(parameters)
-        found: dict[Tensor, Tensor] = {p: gradient for p in parameters if (gradient := p.grad) is not None}
-        gradients.require_dense(optimizer.param_groups, found)
-        records.put_gradients(found)
-        records.drop_gradients()
+    def gradients() -> None:
+        GradientMarks(parameters).changed(parameters)
 
     parts = [
         Here("the kernel", kernel),
-        Here("exchanging storages, there and back", exchange),
-        Here("are parameters and states where they were?", places),
-        Here("are gradients new, dense, and where?", looks_at_gradients),
+        Here("exchanging storages, there and back", install),
+        Here("are parameters and states as they were?", current),
+        Here("are gradients new?", gradients),
     ]
     return Row("parts-small", f"ResNet-20's {len(shapes)} tensors, affine, sample + step", whole.name, [*parts, whole, peer])
 
 
-def recorded(optimizer: lb.LieGroupBLR) -> list[native.Job]:
+def recorded(optimizer: lb.LieGroupBLR) -> list[tuple[native.Job, array[int]]]:
     """The kernel's jobs of one step, to be run again. Their tables belong to the optimizer."""
-    jobs: list[native.Job] = []
+    jobs: list[tuple[native.Job, array[int]]] = []
     run = native.run
 
-    def noted(job: native.Job) -> None:
-        jobs.append(job)
-        run(job)
+    def noted(job: native.Job, table: array[int]) -> None:
+        jobs.append((job, table))
+        run(job, table)
 
-    for _ in range(2):  # in the first one tables are made
+    for _ in range(2):  # in the first one states are made
         jobs.clear()
         native.run = noted
         try:
@@ -86,46 +73,4 @@ def recorded(optimizer: lb.LieGroupBLR) -> list[native.Job]:
     return jobs
 
 
-def samples_of_mlp(sizes: Sizes) -> Row:
-    """Row 4: K samples in threads, from matrix products alone to the whole step."""
-    row = networks.additive(sizes)
-    whole, peer = row.contenders
-    model, images, labels = networks.mlp_and_batch(sizes)
-    workers = affordable_workers(sum(p.numel() for p in model.parameters()))
-    copies = [copy.deepcopy(model) for _ in range(workers)]
-    optimizer = lb.AdditiveBLR(model.parameters(), data_size=networks.DATA_SIZE, base=lb.bases.Normal(networks.DEVIATION))
-    optimizer._start_states()
-    targets = [dict(zip(model.parameters(), each.parameters(), strict=True)) for each in copies]
-    layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    pairs = [(torch.randn(len(images), m.in_features), torch.randn(len(images), m.out_features)) for m in layers]
-
-    def products(worker: int, number: int, _: None) -> None:
-        with torch.no_grad():
-            for i, (m, (x, e)) in enumerate(zip(layers, pairs, strict=True)):
-                torch.mm(x, m.weight.T)
-                torch.mm(e.T, x)
-                if i:  # nobody asks for the gradient of the images
-                    torch.mm(e, m.weight)
-
-    def passes(worker: int, number: int, _: None) -> None:
-        copies[worker].zero_grad()
-        cross_entropy(copies[worker](images), labels).backward()
-
-    def noise_and_passes(worker: int, number: int, _: None) -> None:
-        with torch.no_grad():
-            optimizer._draw_into({p: q.data for p, q in targets[worker].items()}, number)
-        passes(worker, number, None)
-
-    def in_threads(compute: Callable[[int, int, None], None]) -> Callable[[], None]:
-        return lambda: shared_workers().run(sizes.samples, workers, lambda _: None, compute, lambda *_: None)
-
-    parts: list[Contender] = [
-        Here("matrix products", in_threads(products)),
-        Here("forward and backward", in_threads(passes)),
-        Here("with noise", in_threads(noise_and_passes)),
-    ]
-    return Row("parts-mlp", row.work, row.ours, [*parts, whole, peer])
-
-
-ROWS: dict[str, Callable[[Sizes], Row]] = {"parts-small": small_tensors, "parts-mlp": samples_of_mlp}
-
+ROWS: dict[str, Callable[[Sizes], Row]] = {"parts-small": small_tensors}

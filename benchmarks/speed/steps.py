@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import liebayes as lb
 from liebayes import native
-from liebayes.optim import engine
 from liebayes.optim.noise import Noise
 
 from .contest import Here, Limit, Row
@@ -132,14 +131,14 @@ def noise(sizes: Sizes) -> Row:
     with optimizer.sampled():
         pass
     optimizer.step()
-    theta, b = torch.empty_like(p, requires_grad=False), p.detach()
+    stores, b = optimizer._stores, p.detach()
     A = optimizer.state[p]["log_scale"].exp() * optimizer.param_groups[0]["base"].scale
     steps = itertools.count()
 
     def kernel() -> None:
-        draw = Noise(optimizer.noise, 0, next(steps), 0, {p: 0})
+        draw = Noise(optimizer.noise, 0, next(steps), 0, stores.numbers)
         with torch.no_grad():
-            engine.draw([p], optimizer.state, optimizer.param_groups[0], draw, {p: theta})
+            stores.draw(draw)
 
     e: Tensor = torch.empty_like(b)
 

@@ -23,8 +23,8 @@ from . import groups as _groups
 from .atomic_write import atomic_write
 from .bases import Base
 from .groups import LieGroup
-from .late_backward import aliased
-from .prediction import Classes, ClassPrediction, Drawing, RegressionPrediction, Values, input_batches, installed, slots_of
+from .install import Alias
+from .prediction import Classes, ClassPrediction, RegressionPrediction, Values, exchange_for, input_batches
 from .rule import Family
 
 FORMAT = "liebayes posterior 1"
@@ -100,10 +100,8 @@ class Posterior:
         Gradients through what was computed inside are those of the sample, also after the block.
         """
         _refuse_sharded(self.model)
-        with (
-            installed(self.model, {**self.sample(generator), **_copies(self.buffers)}),
-            aliased(slots_of(self.model).values()),
-        ):
+        values = {**self.sample(generator), **_copies(self.buffers)}
+        with exchange_for(self.model, values).installed(Alias):
             yield self.model
 
     # Predictions.
@@ -117,7 +115,6 @@ class Posterior:
         batch_size: int | None = ...,
         task: Literal["classification"] = ...,
         seed: int = ...,
-        parallel: bool | None = ...,
     ) -> ClassPrediction: ...
 
     @overload
@@ -129,7 +126,6 @@ class Posterior:
         batch_size: int | None = ...,
         task: Literal["regression"],
         seed: int = ...,
-        parallel: bool | None = ...,
     ) -> RegressionPrediction: ...
 
     def predict(
@@ -140,7 +136,6 @@ class Posterior:
         batch_size: int | None = None,
         task: Literal["classification", "regression"] = "classification",
         seed: int = 0,
-        parallel: bool | None = None,
     ) -> ClassPrediction | RegressionPrediction:
         """The posterior predictive (Sec. 5): the average over one set of draws from the posterior.
 
@@ -152,9 +147,6 @@ class Posterior:
             task: "classification", for models that return logits (inputs × classes), or "regression", for models that return a
                 mean, or a pair of a mean and a noise variance.
             seed: fixes the draws.
-            parallel: make the predictions of several draws in threads, one draw in each; the same numbers as one after the
-                other, to rounding. By default where the model allows it and is not compiled, which two more calls with two of
-                the inputs find out; True insists, and goes past the compilation.
         """
         if task not in ("classification", "regression"):
             raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
@@ -167,16 +159,15 @@ class Posterior:
         batches = list(input_batches(inputs, batch_size, first.device))
 
         average = Classes() if task == "classification" else Values()
-        called = self.model
-        if self._compiled is not None and not parallel:
-            called, parallel = self._compiled, False
-
-        def draw() -> dict[str, Tensor]:
-            return {**(self._drawn(generator) if samples else self.point()), **self.fixed, **_copies(self.buffers)}
-
+        called = self.model if self._compiled is None else self._compiled
         with torch.no_grad(), evaluation_mode(self.model):
-            Drawing(self.model, called, draw, max(samples, 1), batches).into(average, parallel)
-            return average.result()
+            for _ in range(max(samples, 1)):
+                weights = self._drawn(generator) if samples else self.point()
+                # Weights change once for all inputs: new ones for every batch would cost more, and not be one function.
+                with exchange_for(self.model, {**weights, **self.fixed, **_copies(self.buffers)}).installed():
+                    outputs = [called(batch) for batch in batches]
+                average.add(average.of_draw(outputs))
+        return average.result()
 
     def recompute_statistics(self, loader: Iterable[Any], *, sample: bool = False, seed: int = 0) -> None:
         """Sets the running statistics of batch norms to those of the point estimate, or of one sample, on the given inputs.
@@ -190,7 +181,8 @@ class Posterior:
         weights = self.sample(torch.Generator(device=first.device).manual_seed(seed)) if sample else self.point()
         momenta = [norm.momentum for norm in norms]
         _refuse_sharded(self.model)
-        with torch.no_grad(), evaluation_mode(self.model), installed(self.model, {**weights, **_copies(self.buffers)}):
+        exchange = exchange_for(self.model, {**weights, **_copies(self.buffers)})
+        with torch.no_grad(), evaluation_mode(self.model), exchange.installed():
             for norm in norms:
                 norm.train()
                 norm.reset_running_stats()

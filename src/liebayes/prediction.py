@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import threads
-from .threads import CallersContext, Probe, Substitution
+from .install import Exchange
 
 
 @dataclass(frozen=True)
@@ -118,116 +116,21 @@ class Values:
         return RegressionPrediction(*(torch.as_tensor(x).float() for x in blocks))
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """One draw after the other, each over all inputs, into an average; in threads where the model allows it.
-
-    Weights change once for all inputs: new ones for every batch would cost more, and would not be one function. They are
-    drawn and averaged in order, so that the result does not depend on the number of threads.
-    """
-
-    model: nn.Module
-    called: nn.Module
-    """The model, or what has compiled it."""
-    draw: Callable[[], dict[str, Tensor]]
-    """The next set of weights and buffers, by name."""
-    count: int
-    batches: list[Tensor]
-
-    def into(self, average: Classes | Values, parallel: bool | None) -> None:
-        """Adds all draws to the average: in threads (True), by a loop (False), or as it turns out (None)."""
-        first = self.draw()
-        reason = "parallel=False" if parallel is False else self._reason_for_loop(first, insisting=parallel is True)
-        if reason is None:
-            return self._by_threads(first, average)
-        if parallel:
-            raise RuntimeError(f"parallel=True, but predictions cannot be made in threads: {reason}.")
-        for number in range(self.count):
-            with installed(self.model, self.draw() if number else first):
-                outputs = [self.called(batch) for batch in self.batches]
-            average.add(average.of_draw(outputs))
-
-    def _by_threads(self, first: dict[str, Tensor], average: Classes | Values) -> None:
-        context = CallersContext()
-
-        @torch.no_grad()
-        def begin(number: int) -> dict[int, Tensor]:
-            return self._by_identity(self.draw() if number else first)
-
-        @torch.no_grad()
-        def compute(_worker: int, _number: int, weights: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
-            with context.here():
-                with Substitution(weights):
-                    outputs = [context.run(self.model, batch) for batch in self.batches]
-                return average.of_draw(outputs)
-
-        @torch.no_grad()
-        def take(_number: int, one: tuple[Tensor, Tensor]) -> None:
-            average.add(one)
-
-        threads.shared_workers().run(self.count, threads.affordable_workers(_size(first)), begin, compute, take)
-
-    def _by_identity(self, weights: dict[str, Tensor]) -> dict[int, Tensor]:
-        slots = slots_of(self.model)
-        return {id(slots[name]): value for name, value in weights.items()}
-
-    def _reason_for_loop(self, weights: dict[str, Tensor], insisting: bool) -> str | None:
-        """Found out with two inputs, which must give the same both ways."""
-        if self.count == 1:
-            return "there is one draw"
-        if not insisting and torch.get_num_threads() == 1:
-            return "torch has one thread"
-        reason = None if insisting else threads.not_worthwhile(_size(weights))
-        reason = reason or threads.obstacle([*slots_of(self.model).values(), *weights.values()])
-        if reason is not None:
-            return reason
-        few, probe, numbers = self.batches[0][:2], Probe(self.model), threads.random_state()
-        if probe.reason is not None:  # hooks, for example, which would see the calls below
-            return probe.reason
-        try:
-            with installed(self.model, weights), probe.first_call():
-                expected = self.model(few)
-            if probe.reason is None:
-                with probe.second_call(), probe.substitution(self._by_identity(weights), lambda _: None):
-                    found = self.model(few)
-                torch.testing.assert_close(found, expected, equal_nan=True)
-        except Exception as error:  # of the model with two inputs, or of the comparison
-            return f"two inputs alone do not give the same both ways ({type(error).__name__})"
-        finally:
-            torch.default_generator.set_state(numbers)
-        return probe.reason
-
-
-def slots_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-@contextmanager
-def installed(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside, the model holds these parameters and buffers; afterwards, whatever happens, it is what it was.
-
-    Storages are exchanged, so that they are found wherever a model keeps its parameters, in a plain list also.
-    """
+def exchange_for(model: nn.Module, values: Mapping[str, Tensor]) -> Exchange:
+    """Parameters and buffers of a model, and the values by name that are to take their place."""
     slots = slots_of(model)
     for name, value in values.items():
         if slots[name].device != value.device:
             where = f"{name} of the model is on {slots[name].device}, that of the posterior on {value.device}"
             raise ValueError(f"{where}. Move the model.")
-    kept = [(slot, slot.data) for slot in slots.values()]
-    try:
-        for name, value in values.items():
-            slots[name].data = value
-        torch.clear_autocast_cache()  # casts of other weights under the same names
-        yield
-    finally:
-        for slot, value in kept:
-            slot.data = value
-        torch.clear_autocast_cache()
+    # All of them, also those that keep their value: a forward pass may change buffers.
+    kept = {name: values.get(name, slot.data) for name, slot in slots.items()}
+    return Exchange(list(slots.values()), list(kept.values()))
 
 
-def _size(weights: dict[str, Tensor]) -> int:
-    return sum(value.numel() for value in weights.values())
+def slots_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _mean_and_noise(output: Any) -> tuple[Tensor, Tensor]:

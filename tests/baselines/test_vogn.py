@@ -361,8 +361,3 @@ def test_a_gradient_scaler_is_refused(unscale: bool) -> None:
     with pytest.raises(RuntimeError, match="without GradScaler"):
         scaler.step(optimizer)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
-def test_threads_are_refused():
-    with pytest.raises(ValueError, match="one after the other"):
-        VOGN(nn.Linear(2, 1).parameters(), data_size=10, parallel=True)

@@ -41,10 +41,10 @@ def test_speed(part: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_noise_statistics() -> None:
     """At 1e6 numbers the sources pass all checks, and generators with a fault do not."""
     for source in noise_statistics.SOURCES:
-        found = noise_statistics.checks(noise_statistics.kernel_noise(source), noise_statistics.QUICK)
+        found = noise_statistics.checks(noise_statistics.from_kernel(source), noise_statistics.QUICK)
         worst, rejected = noise_statistics.least(found)
         assert not rejected, worst
-    good = noise_statistics.kernel_noise(noise_statistics.SOURCES[0])
+    good = noise_statistics.from_kernel(noise_statistics.SOURCES[0])
     for name, found in noise_statistics.controls(good, noise_statistics.QUICK).items():
         worst, rejected = noise_statistics.least(found)
         assert rejected, (name, worst)

@@ -54,16 +54,14 @@ def test_a_parameter_that_grows_is_refused_by_name(noise: str | None) -> None:
 
 @pytest.mark.parametrize("change", [lambda t: torch.cat([t, t], 1), lambda t: t.float()], ids=["shape", "dtype"])
 def test_a_change_between_a_sample_and_its_step_is_refused(change: Callable[[Tensor], Tensor]) -> None:
-    """Where the kernel would read the numbers; torch refuses or casts them."""
     model: Any = positive_layer(dtype=torch.float64)
     optimizer = KINDS["affine"](model.named_parameters())
     with optimizer.sampled():
         model(torch.ones(1, 4).double()).square().sum().backward()
     model.weight.data, model.weight.grad = change(model.weight.data), None
     model.weight.grad = torch.ones_like(model.weight)
-    if native.available() or change(torch.ones(1, 1)).numel() == 2:
-        with pytest.raises(RuntimeError, match=r"shape|size|dtype"):
-            optimizer.step()
+    with pytest.raises((RuntimeError, ValueError), match=r"shape|dtype"):
+        optimizer.step()
 
 
 def test_a_matrix_of_another_size_is_refused_by_name() -> None:
@@ -225,8 +223,8 @@ def test_a_pickle_of_the_kernels_noise_needs_the_kernel(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("change", ["metric", "group", "dtype"])
-def test_states_that_do_not_fit_are_refused(change: str) -> None:
-    """The kernel would follow addresses that are not there."""
+def test_states_that_do_not_fit(change: str) -> None:
+    """The kernel would follow addresses that are not there: blocks that are missing are refused, another dtype is cast."""
     p = nn.Parameter(torch.ones(1000))
     start = Additive() if change == "group" else DiagonalAffine()
     optimizer = lb.LieGroupBLR([p], start, Normal(0.1), lr=0.1, data_size=10)
@@ -242,8 +240,11 @@ def test_states_that_do_not_fit_are_refused(change: str) -> None:
     else:
         state = optimizer.state[p]
         state.update({name: value.bfloat16() for name, value in state.items() if isinstance(value, Tensor)})
-    if native.available() or change != "dtype":
-        with pytest.raises((ValueError, KeyError), match=r"log_scale|second_moment"):
+    if change == "dtype":
+        step()
+        assert optimizer.state[p]["log_scale"].dtype is torch.float32
+    else:
+        with pytest.raises(ValueError, match=r"log_scale|second_moment"):
             step()
 
 

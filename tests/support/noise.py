@@ -13,7 +13,7 @@ from .registry import BASES
 try:
     from liebayes.optim.noise import kernel_noise
 except ImportError:
-    from liebayes.optim.kernel import noise_of as kernel_noise
+    from liebayes.optim.noise import kernel_noise
 
 STREAMED: list[Base] = [
     *(case.base for case in BASES if philox.supports(case.base)),

@@ -16,7 +16,7 @@ Gaussian is the diagonal affine group on a Normal base, so samples, gradients an
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,9 @@ from torch import Tensor
 
 from ..bases import Normal
 from ..groups import DiagonalAffine, ScaleShift
-from ..optim import LieGroupBLR, reference
+from ..optim import LieGroupBLR
 from ..optim.buckets import Bucket
+from ..optim.rule import Elements, LieGroupRule, Moved, ParameterState, Rule, Settings
 from ..optim.settings import Common, is_number
 
 if TYPE_CHECKING:
@@ -38,7 +39,40 @@ LARGEST = 1e18
 """A bound on the relative growth of a in one step, whose square float32 can hold."""
 
 
-class GaussianBaseline(LieGroupBLR, ABC):
+class GaussianRule(Rule):
+    """A step on mean and precision; subclasses bring the estimate of the curvature."""
+
+    prior_in_covector = False  # it has its place in the step
+
+    def start(self, p: Tensor, settings: Settings) -> ParameterState:
+        state = LieGroupRule().start(p, settings)
+        del state["momentum_log_scale"]
+        return state
+
+    @abstractmethod
+    def covector(
+        self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
+    ) -> ScaleShift:
+        """(what the curvature is made of, σĝ)."""
+
+    @abstractmethod
+    def growth(self, curvature: Tensor, variance: Tensor, settings: Settings) -> Tensor:
+        """By how much a grows relative to itself: a ← a·(1 + growth)."""
+
+    def advance(self, elements: Elements, covector: ScaleShift, settings: Settings) -> Moved:
+        log_scale, mean = elements.element
+        width, N, beta = settings["base"].scale, settings["data_size"], settings["momentum"]
+        scale = elements.element.scale * width
+        gradient = covector.shift / elements.element.scale
+        log_scale = log_scale - 0.5 * self.growth(covector.log_scale, scale.square(), settings).log1p()
+        momentum = torch.lerp(gradient, elements.state["momentum_shift"], beta)
+        variance = (ScaleShift(log_scale, mean).scale * width).square()
+        direction = (momentum / (1 - beta ** (elements.steps + 1))).add(mean, alpha=settings["prior"] / N)
+        mean = mean - (settings["lr"] * N) * variance * direction
+        return Moved(ScaleShift(log_scale, mean), {"momentum_shift": momentum}, 0)
+
+
+class GaussianBaseline(LieGroupBLR):
     """A diagonal Gaussian whose mean takes steps in units of its variance; see `IVON` for the arguments."""
 
     def __init__(
@@ -84,47 +118,8 @@ class GaussianBaseline(LieGroupBLR, ABC):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_own_defaults": self._own_defaults}
 
-    @abstractmethod
-    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
-        """By how much a grows relative to itself: a ← a·(1 + growth)."""
 
-    @staticmethod
-    def _start_state(p: Tensor, settings: reference.Settings) -> reference.ParameterState:
-        state = reference.start_state(p, settings)
-        del state["momentum_log_scale"]
-        return state
-
-    def _advance(
-        self,
-        fetched: reference.Fetched,
-        bucket: Bucket,
-        states: list[reference.ParameterState],
-        settings: reference.Settings,
-        form: Any,
-        xi: ScaleShift,
-    ) -> int:
-        log_scale, mean = fetched.element
-        base, N, beta = settings["base"], settings["data_size"], settings["momentum"]
-        scale = fetched.element.scale * base.scale
-        gradient = xi.shift / fetched.element.scale
-        log_scale = log_scale - 0.5 * self._growth(xi.log_scale, scale.square(), settings).log1p()
-        momentum = torch.lerp(gradient, fetched.state["momentum_shift"], beta)
-        variance = (ScaleShift(log_scale, mean).scale * base.scale).square()
-        direction = (momentum / (1 - beta ** (states[0]["steps"] + 1))).add(mean, alpha=settings["prior"] / N)
-        mean = mean - (settings["lr"] * N) * variance * direction
-        point, results = fetched.layout.store(fetched.point, ScaleShift(log_scale, mean), bucket.parameters[0].dtype)
-        for name, values in {**results, "momentum_shift": momentum}.items():
-            bucket.write(values, [state[name] for state in states])
-        bucket.write(point, [p.detach() for p in bucket.parameters])
-        return 0
-
-
-def gradients_only(settings: reference.Settings) -> reference.Settings:
-    """Settings for the covector without the prior and the entropy, which have their places in the step."""
-    return {**settings, "prior": 0.0, "temperature": 0.0}
-
-
-def precision_floor(settings: reference.Settings) -> float:
+def precision_floor(settings: Settings) -> float:
     """δ/N + d: what a holds beside the curvature."""
     return settings["prior"] / settings["data_size"] + settings["damping"]
 

@@ -22,14 +22,28 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..groups import ScaleShift
-from ..optim import reference
+from ..groups import DiagonalAffine, ScaleShift
 from ..optim.buckets import Bucket
+from ..optim.rule import Elements, Settings
 from ..optim.settings import Common
-from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
+from .gaussian import LARGEST, GaussianBaseline, GaussianRule, precision_floor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+class IVONRule(GaussianRule):
+    """The curvature from the covector of the affine rule."""
+
+    def covector(
+        self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
+    ) -> ScaleShift:
+        return DiagonalAffine().pullback(elements.element, theta, gradient)
+
+    def growth(self, curvature: Tensor, variance: Tensor, settings: Settings) -> Tensor:
+        N, rho = settings["data_size"], 1 - settings["scale_momentum"]
+        u = (rho * (N * curvature - 1 + N * precision_floor(settings) * variance)).clamp(-LARGEST, LARGEST)
+        return u + 0.5 * u.square()
 
 
 class IVON(GaussianBaseline):
@@ -47,7 +61,7 @@ class IVON(GaussianBaseline):
         damping: d, added to the curvature; without it, flat directions take steps that are too long.
         initial_curvature: h before the first step; the variance starts at 1/(N(h + δ/N + d)).
         mc_samples: Monte Carlo samples per step.
-        common: `seed`, `noise`, `maximize`, `nonfinite`, `foreach`, `parallel` and `process_group`, as in `LieGroupBLR`.
+        common: `seed`, `noise`, `maximize`, `nonfinite`, `foreach` and `process_group`, as in `LieGroupBLR`.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 1)
@@ -58,6 +72,8 @@ class IVON(GaussianBaseline):
     >>> optimizer.posterior(model).std()["bias"].shape
     torch.Size([1])
     """
+
+    rule_type = IVONRule
 
     def __init__(
         self,
@@ -85,18 +101,3 @@ class IVON(GaussianBaseline):
             mc_samples=mc_samples,
             **common,
         )
-
-    @staticmethod
-    def _covector(
-        element: ScaleShift,
-        bucket: Bucket,
-        samples: list[Tensor],
-        gradients: list[Tensor | None],
-        settings: reference.Settings,
-    ) -> ScaleShift:
-        return reference.covector(element, bucket, samples, gradients, gradients_only(settings))
-
-    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
-        N, rho = settings["data_size"], 1 - settings["scale_momentum"]
-        u = (rho * (N * curvature - 1 + N * precision_floor(settings) * variance)).clamp(-LARGEST, LARGEST)
-        return u + 0.5 * u.square()

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ..bases import Normal
 from ..groups import DiagonalAffine, ScaleShift
+from ..optim.distributed import rank
 from ..optim.noise import stream_generator
-from ..optim.reduction import rank
 from ..posterior import Posterior, unwrap
 from ..rule import Family
 

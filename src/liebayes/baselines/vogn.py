@@ -20,16 +20,49 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..groups import ScaleShift
-from ..optim import reference
+from ..groups import DiagonalAffine, ScaleShift
 from ..optim.buckets import Bucket
+from ..optim.distributed import is_sharded
+from ..optim.rule import Elements, Settings
 from ..optim.settings import Common, named
-from ..optim.sharding import is_sharded
-from .gaussian import LARGEST, GaussianBaseline, gradients_only, precision_floor
+from .gaussian import LARGEST, GaussianBaseline, GaussianRule, precision_floor
 from .per_example import SquaredGradients
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+class VOGNRule(GaussianRule):
+    """The curvature from the squares of single examples' gradients, which it observes in the backward pass."""
+
+    def __init__(self) -> None:
+        self._squares = SquaredGradients()
+
+    @contextmanager
+    def observing(self, parameters: list[Tensor], *, again: bool) -> Iterator[None]:
+        if not again:
+            self._squares.clear()
+        with self._squares.of(parameters):
+            yield
+
+    def require_observations(self, parameters: list[Tensor]) -> None:
+        self._squares.require(parameters)
+
+    def forget_observations(self) -> None:
+        self._squares.clear()
+
+    def covector(
+        self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
+    ) -> ScaleShift:
+        """(mean(gᵢ²), σĝ)."""
+        sums = bucket.read([self._squares.sum_of(p) for p in bucket.parameters], gradient.dtype)
+        shift = DiagonalAffine().pullback(elements.element, theta, gradient).shift
+        return ScaleShift(self._squares.examples * sums, shift)  # the loss is a mean: n·Σ(gᵢ/n)²
+
+    def growth(self, curvature: Tensor, variance: Tensor, settings: Settings) -> Tensor:
+        N, rho = settings["data_size"], 1 - settings["scale_momentum"]
+        u = rho * (N * variance * (curvature + precision_floor(settings)) - 1)
+        return u.clamp(1e-6 - 1, LARGEST)  # with β₂ = 0 a gradient of zero would leave no precision
 
 
 class VOGN(GaussianBaseline):
@@ -51,6 +84,8 @@ class VOGN(GaussianBaseline):
     torch.Size([1])
     """
 
+    rule_type = VOGNRule
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -65,12 +100,6 @@ class VOGN(GaussianBaseline):
         mc_samples: int = 1,
         **common: Unpack[Common],
     ) -> None:
-        if common.get("parallel"):
-            raise ValueError(
-                "VOGN evaluates samples one after the other: threads see copies of the parameters, whose uses it does not "
-                "know. Leave parallel out."
-            )
-        common["parallel"] = False
         super().__init__(
             params,
             lr,
@@ -92,23 +121,6 @@ class VOGN(GaussianBaseline):
                 self.param_groups.pop()
                 raise ValueError(f"The parameter {name} is sharded (fully_shard), which VOGN does not support. Use IVON.")
 
-    def _clear(self) -> None:
-        super()._clear()
-        self._squares = SquaredGradients()
-
-    @contextmanager
-    def _sample_in_module(self, late_backward: bool, again: bool = False) -> Iterator[None]:
-        with super()._sample_in_module(late_backward, again):
-            if not again:
-                self._squares.clear()
-            with self._squares.of(self._trained()):
-                yield
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears gradients and their squares."""
-        super().zero_grad(set_to_none)
-        self._squares.clear()
-
     @property
     def _step_supports_amp_scaling(self) -> bool:
         return True  # asks GradScaler to say that it is there
@@ -121,38 +133,3 @@ class VOGN(GaussianBaseline):
             self._forget()
             raise RuntimeError("VOGN's squared gradients cannot be unscaled. Train without GradScaler, e.g. in bfloat16.")
         return super().step(closure, batch=batch)
-
-    def _fold(self, watch: bool = True) -> None:
-        self._require_squares()
-        super()._fold(watch)
-
-    def _apply(self) -> None:
-        if not self._folds:
-            self._require_squares()
-        super()._apply()
-
-    def _require_squares(self) -> None:
-        """Refuses gradients that came without those of single examples, before anything is changed."""
-        try:
-            self._squares.require(self._sampled)
-        except RuntimeError:
-            self._forget()
-            raise
-
-    def _covector(
-        self,
-        element: ScaleShift,
-        bucket: Bucket,
-        samples: list[Tensor],
-        gradients: list[Tensor | None],
-        settings: reference.Settings,
-    ) -> ScaleShift:
-        """(mean(gᵢ²), σĝ)."""
-        gradient = reference.covector(element, bucket, samples, gradients, gradients_only(settings)).shift
-        sums = bucket.read([self._squares.sum_of(p) for p in bucket.parameters], gradient.dtype)
-        return ScaleShift(self._squares.examples * sums, gradient)  # the loss is a mean: n·Σ(gᵢ/n)²
-
-    def _growth(self, curvature: Tensor, variance: Tensor, settings: reference.Settings) -> Tensor:
-        N, rho = settings["data_size"], 1 - settings["scale_momentum"]
-        u = rho * (N * variance * (curvature + precision_floor(settings)) - 1)
-        return u.clamp(1e-6 - 1, LARGEST)  # with β₂ = 0 a gradient of zero would leave no precision

@@ -45,6 +45,10 @@ class LieGroup(ABC, Generic[E]):
     affine_action: ClassVar[bool] = False
     """θ ↦ g·θ is affine, so that means move with g and the Jacobian is the same at every θ."""
 
+    shift_block: ClassVar[str] = "shift"
+    """The block of an element that translates θ, where the group has one: it has a step size and a momentum of its own in an
+    optimizer, and is what the module holds between steps."""
+
     # The group (Sec. 3.1) and its exponential map (Sec. 3.3).
 
     @abstractmethod

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from array import array
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +24,9 @@ TENSOR_FIELDS = (
 )  # fmt: skip
 """The fields of a tensor's record, 64 bits each."""
 
-VERSION = 2
+FIELD_NUMBERS = {name: number for number, name in enumerate(TENSOR_FIELDS)}
+
+VERSION = 3
 """Of what jobs mean: a library that was built for another one is not used."""
 
 VARIANTS = ("portable", "avx2", "avx512")
@@ -95,20 +99,19 @@ def threads() -> int:
     return torch.get_num_threads() if os.getpid() == _home else 1
 
 
-def rest() -> None:
-    """Ends the threads that OpenMP keeps for the calling one: they spin for milliseconds on cores that others are to have.
+def table(columns: Mapping[str, Sequence[int]]) -> array[int]:
+    """Records of tensors, from the values of some fields for each; other fields are 0."""
+    width = len(TENSOR_FIELDS)
+    made = array("Q", bytes(8 * width * len(columns["count"])))
+    for field, values in columns.items():
+        made[FIELD_NUMBERS[field] :: width] = array("Q", values)
+    return made
 
-    They are torch's too where the kernel uses the same OpenMP, and come back by themselves when they are needed.
-    """
+
+def run(job: Job, records: array[int]) -> None:
+    """Does a job on the tensors of a table. The interpreter is free meanwhile."""
     library = _library()
-    if library is not None and threads() > 1:  # in a forked process there is nobody to end, and it would wait for them
-        pause = getattr(library, "omp_pause_resource_all", None)  # of OpenMP 5, which the kernel can do without
-        if pause is not None:
-            pause(1)  # omp_pause_soft
-
-
-def run(job: Job) -> None:
-    """Does a job. The interpreter is free meanwhile."""
-    library = _library()
-    assert library is not None
+    if library is None:
+        raise RuntimeError("The native kernel is not here. Ask native.available() before.")
+    job.tensors, job.tensor_count = records.buffer_info()[0], len(records) // len(TENSOR_FIELDS)
     library.liebayes_run(ctypes.addressof(job))

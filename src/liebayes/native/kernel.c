@@ -26,7 +26,7 @@ int liebayes_variant(void) {
 void liebayes_allow(int variant) { best = variant; }
 
 /* So that Python can tell a library of another version: VERSION in __init__.py, which changes with what jobs mean. */
-int liebayes_version(void) { return 2; }
+int liebayes_version(void) { return 3; }
 int liebayes_job_size(void) { return (int)sizeof(job); }
 
 int liebayes_has_openmp(void) {

@@ -1,6 +1,6 @@
-/* Alg. 1–3 on a chunk of numbers: ①, ②, momentum, metric, bound, g·exp(−αM♯), and the next sample.
+/* Alg. 1–3 on a chunk of numbers: a sample; or ①, ②, momentum, metric, bound and g·exp(−αM♯).
  *
- * Every line is one of `rule/` and `groups/`, where the formulas are explained; `optim/engine.py` is the same in torch.
+ * Every line is one of `rule/` and `groups/`, where the formulas are explained; `optim/store.py` is the same in torch.
  * This file is compiled once for every instruction set, with CHUNK_FUNCTION and FINITE_FUNCTION as its names. */
 #include "job.h"
 #include "noise.h"
@@ -99,10 +99,7 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
             point = moved;
         }
         store(t->point + i, point, lanes);
-        if (has_scale) {
-            store(t->log_scale + i, log_scale, lanes);
-            if (what & SAMPLE) scale = scale_of(log_scale);
-        }
+        if (has_scale) store(t->log_scale + i, log_scale, lanes);
     }
     if (what & SAMPLE) {
         floats epsilon = load(noise + i % PIECE, WIDTH);
@@ -125,19 +122,16 @@ INLINE int64_t sweep(const job *asked, const tensor *which, int64_t start, int64
     return total;
 }
 
-#define STEPS(group, from_sums)                                                                                              \
-    (j->adaptive ? (sampling ? sweep(j, t, start, stop, group, 1, STEP | SAMPLE, from_sums, noise)                           \
-                             : sweep(j, t, start, stop, group, 1, STEP, from_sums, noise))                                   \
-                 : (sampling ? sweep(j, t, start, stop, group, 0, STEP | SAMPLE, from_sums, noise)                           \
-                             : sweep(j, t, start, stop, group, 0, STEP, from_sums, noise)))
-
 #define WORK(group)                                                                                                          \
-    (j->what & FOLD   ? sweep(j, t, start, stop, group, 0, FOLD, 0, noise)                                                   \
-     : j->what & STEP ? (j->from_sums ? STEPS(group, 1) : STEPS(group, 0))                                                   \
-                      : sweep(j, t, start, stop, group, 0, SAMPLE, 0, noise))
+    (what == FOLD     ? sweep(j, t, start, stop, group, 0, FOLD, 0, noise)                                                   \
+     : what == SAMPLE ? sweep(j, t, start, stop, group, 0, SAMPLE, 0, noise)                                                 \
+     : j->adaptive    ? (j->from_sums ? sweep(j, t, start, stop, group, 1, STEP, 1, noise)                                   \
+                                      : sweep(j, t, start, stop, group, 1, STEP, 0, noise))                                  \
+                      : (j->from_sums ? sweep(j, t, start, stop, group, 0, STEP, 1, noise)                                   \
+                                      : sweep(j, t, start, stop, group, 0, STEP, 0, noise)))
 
 static int64_t work_on(const job *j, const tensor *t, int64_t start, int64_t stop, const float *noise) {
-    int sampling = j->what & SAMPLE;
+    int what = j->what & (SAMPLE | FOLD | STEP);
     switch (j->group) {
     case ADDITIVE: return WORK(ADDITIVE);
     case MULTIPLICATIVE: return WORK(MULTIPLICATIVE);

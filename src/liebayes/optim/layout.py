@@ -22,6 +22,11 @@ from ..bases import Base
 from ..groups import LieGroup, LogScale
 
 
+def working_dtype(p: Tensor) -> torch.dtype:
+    """The precision of states and formulas: float32, or the parameter's own if that is wider."""
+    return torch.float32 if p.dtype.itemsize < 4 else p.dtype
+
+
 class Layout(ABC):
     """The place of an element. `state` maps names to tensors, all in the working precision."""
 
@@ -47,28 +52,29 @@ class Layout(ABC):
 
 
 class ShiftLayout(Layout):
-    """Groups whose elements have a block `shift`: it is the parameter."""
+    """Groups whose elements have a shift: it is the parameter."""
 
     def __init__(self, group: LieGroup[Any], narrow: bool) -> None:
         self.group = group
         self.narrow = narrow
+        self.shift: str = group.shift_block
         self.type: Any = type(group.at(torch.ones(1)))
 
     def start(self, parameter: Tensor) -> dict[str, Tensor]:
         element = self.group.at(parameter)
         blocks = dict(zip(element._fields, element, strict=True))
-        blocks.pop("shift")
+        blocks.pop(self.shift)
         if self.narrow:
             blocks["remainder"] = torch.zeros_like(parameter)
         return blocks
 
     def element(self, point: Tensor, state: dict[str, Tensor]) -> Any:
         shift = point + state["remainder"] if self.narrow else point
-        return self.type(**{name: shift if name == "shift" else state[name] for name in self.type._fields})
+        return self.type(**{name: shift if name == self.shift else state[name] for name in self.type._fields})
 
     def store(self, point: Tensor, element: Any, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
         blocks = dict(zip(element._fields, element, strict=True))
-        shift = blocks.pop("shift")
+        shift = blocks.pop(self.shift)
         rounded = shift.to(dtype)
         if self.narrow:
             blocks["remainder"] = shift - rounded.to(shift.dtype)
@@ -119,13 +125,13 @@ def layout_for(group: LieGroup[Any], base: Base, dtype: torch.dtype) -> Layout:
 
 def _make_layout(group: LieGroup[Any], base: Base, dtype: torch.dtype) -> Layout:
     fields = getattr(group.at(torch.ones(1)), "_fields", ())
-    if "shift" in fields:
+    if group.shift_block in fields:
         return ShiftLayout(group, narrow=dtype.itemsize < 4)
     if group.positive and fields == ("log_scale",):
         return ScaleLayout(base)
     raise ValueError(
-        f"{group} has elements with the blocks {fields}. An optimizer needs a block `shift`, which is the parameter itself, "
-        "or a positive group with the one block `log_scale`. Use liebayes.fit for other groups."
+        f"{group} has elements with the blocks {fields}. An optimizer needs a block `{group.shift_block}`, which is the "
+        "parameter itself, or a positive group with the one block `log_scale`. Use liebayes.fit for other groups."
     )
 
 

@@ -10,27 +10,27 @@ parameters follow one another: it serves what the others do not, parameters that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from .. import native
-from . import gpu
+from .. import bases, native
+from ..bases import Base
+from . import philox
 
 Source = Literal["xoshiro", "philox", "torch"]
 
 _MASK = 0xFFFFFFFF
 
 
-def choose_source(name: str | None, parameters: Iterable[Tensor] = ()) -> Source:
-    """The source of that name; for None, the fastest there is for these parameters."""
+def choose_source(name: str | None, on_cpu: bool = True) -> Source:
+    """The source of that name; for None, the fastest there is."""
     if name is None:
-        if any(p.device.type == "cuda" for p in parameters):
-            return "philox" if gpu.has_triton() else "torch"
-        return "xoshiro" if native.available() else "torch"
+        return "xoshiro" if on_cpu and native.available() else "torch"
     if name not in get_args(Source):
         raise ValueError(f"noise must be one of {', '.join(get_args(Source))} or None, but got {name!r}.")
     if name == "xoshiro" and not native.available():
@@ -53,11 +53,63 @@ class Noise:
     """Which of the optimizer's parameters each one is."""
     _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
 
-    def generator(self, device: torch.device) -> torch.Generator:
+    def is_counted(self, p: Tensor, base: Base) -> bool:
+        """Whether a parameter has noise of its own from a counter, and not that of torch's generator."""
+        return (
+            self.source != "torch"
+            and p.dtype == torch.float32
+            and (self.source == "philox" or p.device.type == "cpu")
+            and philox.supports(base)
+        )
+
+    def sample(self, p: Tensor, base: Base, size: tuple[int, ...], start: int, dtype: torch.dtype) -> Tensor:
+        """ε for the elements of a parameter from `start` on, in the order of memory."""
+        if not self.is_counted(p, base):
+            return base.sample(size, generator=self._generator(p.device), dtype=dtype, device=p.device)
+        count, number = math.prod(size), self.numbers[p]
+        if p.device.type == "cpu" and native.available():
+            return kernel_noise(base, count, self, number, start).view(size)
+        counter = {"seed": self.seed, "tensor": number, "step": self.step, "stream": self.stream}
+        return philox.draw(base, count, **counter, device=p.device, start=start).view(size)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
         """torch's generator of this draw; it goes on from parameter to parameter."""
         if device not in self._generators:
             self._generators[device] = stream_generator(self.seed, self.step, self.stream, device)
         return self._generators[device]
+
+
+# The kernel's streams.
+
+_BASES: dict[type, int] = {
+    kind: number
+    for number, kind in enumerate(
+        (bases.Normal, bases.Laplace, bases.Uniform, bases.Cauchy, bases.StudentT, bases.Gumbel, bases.Rayleigh,
+         bases.Exponential, bases.LogNormal, bases.Dirac)
+    )
+}  # fmt: skip
+_KINDS = {"philox": 0, "xoshiro": 1}
+
+
+def describe_noise(job: native.Job, base: Base, noise: Noise) -> None:
+    """Tells the kernel which numbers to draw."""
+    job.seed, job.step, job.stream = noise.seed & (1 << 64) - 1, noise.step & _MASK, noise.stream & _MASK
+    job.base, job.stream_kind = _BASES[type(base)], _KINDS[noise.source]
+    job.base_scale = getattr(base, "scale", getattr(base, "half_width", getattr(base, "sigma", 0.0)))
+    job.base_shape = getattr(base, "df", getattr(base, "mu", 0.0))
+
+
+def kernel_noise(base: Base, count: int, noise: Noise, number: int, start: int = 0) -> Tensor:
+    """ε itself: the numbers [start, start + count) of parameter `number`, where start is a multiple of 2,048."""
+    target = torch.empty(count, dtype=torch.float32, device="cpu")
+    job = native.Job(what=native.NOISE, threads=native.threads())
+    describe_noise(job, base, noise)
+    columns = {"sample": [target.data_ptr()], "count": [count], "number": [number], "offset": [start]}
+    native.run(job, native.table(columns))
+    return target
+
+
+# torch's generator.
 
 
 def stream_generator(seed: int, step: int, stream: int, device: torch.device) -> torch.Generator:

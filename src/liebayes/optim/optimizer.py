@@ -1,17 +1,14 @@
 """The rule as a `torch.optim.Optimizer` (Alg. 1–3 for any group and base).
 
-This file is the protocol between a training loop and the rule: when a sample is in the module, which gradients count, what a
-checkpoint holds. The work on parameters is in `engine`.
+A step reads: draw a sample, install it in the module, call the closure, fold the covector in, advance the elements. When a
+loop does these one by one, `protocol` keeps the order; the work on parameters is done by stores (`store`, `native_store`).
 """
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +18,14 @@ from torch.utils import _pytree as pytree
 from ..bases import Base
 from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
-from ..rule import Absorbed, Family, Form, Metric
-from ..threads import leaves_here
-from . import engine, gradients, reduction, reference, sharding
-from .checkpoint import own_precision, with_own_objects
+from ..rule import Absorbed, Family, Metric
+from . import distributed
 from .noise import Noise, Source, choose_source
-from .parallel import Evaluation
-from .sampling import SampleBuffers
-from .settings import OBJECTS, Prior, named, prepare, whole_number, written
+from .protocol import GradientMarks, Phase, Progress, SampleBuffers, nonzero, require_dense, require_local_gradients
+from .rule import LieGroupRule, Rule
+from .settings import OBJECTS, Prior, named, own_precision, prepare, whole_number, with_own_objects, written
+from .store import all_finite, family_of, fit_state
+from .stores import Stores
 
 
 class NonFiniteError(RuntimeError):
@@ -65,9 +62,6 @@ class LieGroupBLR(Optimizer):
         maximize: ascend the objective instead.
         nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
         foreach: work on many parameters at once; the same numbers as one by one, to rounding.
-        parallel: evaluate the samples of `step(closure)` in threads, one sample in each; the same numbers as one after the
-            other, to rounding. By default from 8 samples and 10,000 weights on (where it begins to pay), if torch has several
-            threads and the closure allows it; `evaluation` tells. True insists.
         process_group: the processes to average covectors over; all of them by default where torch.distributed runs.
 
     >>> model = nn.Linear(3, 1)
@@ -79,6 +73,9 @@ class LieGroupBLR(Optimizer):
     >>> loss.backward()
     >>> optimizer.step()
     """
+
+    rule_type: ClassVar[type[Rule]] = LieGroupRule
+    """The formulas of a step. The baselines share this protocol with other formulas."""
 
     def __init__(
         self,
@@ -102,7 +99,6 @@ class LieGroupBLR(Optimizer):
         maximize: bool = False,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool = True,
-        parallel: bool | None = None,
         process_group: Any = None,
     ) -> None:
         if nonfinite not in ("raise", "skip"):
@@ -110,13 +106,13 @@ class LieGroupBLR(Optimizer):
         self.mc_samples: int = whole_number("mc_samples", mc_samples, "a whole number of at least 1", least=1)
         self.nonfinite = nonfinite
         self.foreach = foreach
-        self.parallel = parallel
         self.process_group: Any = process_group
         self.seed: int = whole_number("seed", seed)
         self.steps: int = 0
         self.skipped: int = 0
         self.clock: int = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
         self.bounded: int | Tensor = 0
+        self.param_groups: list[dict[str, Any]] = []
         self._clear()
         super().__init__(
             params,
@@ -136,43 +132,23 @@ class LieGroupBLR(Optimizer):
                 "base": base,
             },
         )
-        self.noise: Source = choose_source(noise, self._trained())
+        self.noise: Source = choose_source(noise, on_cpu=all(p.is_cpu for p in self._trained()))
 
     _own_defaults: Mapping[str, Any] = {}
     """Options of parameter groups that a rule has beside those of this class."""
 
-    # What a step does to a bucket. The baselines share this protocol with other formulas.
-    _start_state = staticmethod(reference.start_state)
-    _covector = staticmethod(reference.covector)
-    _advance = staticmethod(reference.advance)
-
-    @property
-    def _formulas(self) -> engine.Formulas:
-        return engine.Formulas(self._covector, self._advance)
-
     def _clear(self) -> None:
+        """Forgets everything but settings, counters and states."""
+        self.rule: Rule = self.rule_type()
         self._buffers = SampleBuffers()
-        self._sums: engine.Sums = {}
-        self._memo: engine.Memo = {}
-        self._known_states: list[Any] = []
-        self._numbers: dict[Tensor, int] = {}
-        self._sharded = False
-        self._forms: dict[Any, Form[Any]] = {}
-        self._sampled: list[Tensor] = []
+        self._stores = Stores(self)
         self._ranks_checked = False
-        self._evaluation = Evaluation()
-        self._forget()
+        self._progress = Progress([])
 
     def _forget(self) -> None:
         """Drops the samples since the last step."""
-        self._buffers.pending = False
-        self._folded: set[Tensor] = set()
-        self._folds = 0
-        self._poisoned = False  # a folded gradient was not finite
-        self._marks = gradients.GradientMarks(self._trained())
-        self._stray = gradients.GradientMarks([])  # gradients that no sample has given
-        for records in self._memo.values():
-            records.drop_gradients()
+        self._buffers.in_use = False
+        self._progress = Progress(self._trained())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""
@@ -201,10 +177,10 @@ class LieGroupBLR(Optimizer):
         """
         if again and self.mc_samples > 1:
             raise ValueError("again=True adds up gradients of one sample over several blocks, so it needs mc_samples=1.")
-        again = again and self._buffers.pending
+        again = again and self._progress.phase is Phase.WAITING
         if not again:
             self._settle()
-        several = self.mc_samples > 1 or self._folds > 0
+        several = self.mc_samples > 1 or self._progress.folds > 0
         with self._sample_in_module(late_backward=not several, again=again):
             yield
         if several:
@@ -213,160 +189,120 @@ class LieGroupBLR(Optimizer):
     @contextmanager
     def _sample_in_module(self, late_backward: bool, again: bool = False) -> Iterator[None]:
         self._refuse_inside("Another sample cannot be drawn")
-        parameters = self._sampled if again else self._new_sample()
-        late_backward = late_backward and not self._sharded
-        with self._buffers.in_module(parameters, late_backward=late_backward, again=again, sharded=self._sharded):
-            yield
-        if self._sharded and not self._marks.changed(parameters):
+        if not again:
+            self._draw()
+        else:
+            self._stores.require(self._progress.parameters)
+        progress = self._progress
+        before, progress.phase, self._buffers.in_use = progress.phase, Phase.SAMPLING, True
+        try:
+            keep = self._buffers.alias if late_backward else None
+            with self._stores.installed(keep), self.rule.observing(progress.parameters, again=again):
+                yield
+        except BaseException:
+            progress.phase, self._buffers.in_use = before, before is Phase.WAITING
+            raise
+        progress.phase = Phase.WAITING
+        if self._stores.sharded and not progress.new_gradients():
+            progress.phase, self._buffers.in_use = before, False
             raise RuntimeError(
                 "A block of sampled() ended without a gradient. With fully_shard call backward inside it: afterwards FSDP "
                 "would gather the point between steps, not the sample."
             )
-        self._buffers.pending = True
-        self._sampled = parameters
 
-    def _new_sample(self) -> list[Tensor]:
+    @torch.no_grad()
+    def _draw(self) -> None:
+        """A new sample into the buffers."""
         self._settle()
-        parameters = self._trained()
-        if self._folds:
+        progress, parameters = self._progress, self._trained()
+        if progress.folds:
             for p in parameters:
                 p.grad = None  # folded in already; the next block must not count it again
-        changed = self._marks.changed(parameters)
-        self._stray = gradients.GradientMarks([p for p in changed if gradients.nonzero(p)])
-        self._buffers.release()
-        self._make_room(parameters)
-        self._draw_into(self._buffers.values, self._folds, self._memo)
-        if changed or len(self._marks) != len(gradients.present(parameters)):  # those taken away may be put back
-            self._marks = gradients.GradientMarks(parameters)
-        return parameters
+        changed = progress.marks.changed(parameters)
+        progress.stray = GradientMarks([p for p in changed if nonzero(p)])
+        if not self._buffers.release():
+            self._stores.rebuild(parameters)
+        self._stores.require(parameters)
+        self._stores.draw(self._noise())
+        if changed or len(progress.marks) != sum([p.grad is not None for p in parameters]):  # one taken away may come back
+            progress.marks = GradientMarks(parameters)
+        progress.parameters = parameters
 
-    def _make_room(self, parameters: list[Tensor]) -> None:
-        """Buffers, states and sums that fit the parameters as they are now."""
-        with torch.inference_mode(False):  # what is made here outlives a block of inference
-            fresh = self._buffers.require(parameters)
-            if fresh or not self._states_are_known():
-                self._memo.clear()
-                try:
-                    self._start_states()
-                    self._known_states = list(self.state.values())
-                except BaseException:
-                    self._buffers.forget()  # or the next sample would find nothing new
-                    raise
-            for p in fresh:
-                if self._folds and p in self._sums:  # of this step's earlier samples
-                    self._sums[p] = [reference.in_layout_of(p, block) for block in self._sums[p]]
-                else:
-                    self._sums.pop(p, None)
-
-    def _refuse_inside(self, what: str) -> None:
-        if self._buffers.active:
-            raise RuntimeError(f"{what} while a sample is in the module. Leave the block of sampled(), or the closure, first.")
-
-    def _trained(self) -> list[Tensor]:
-        groups = getattr(self, "param_groups", [])  # none yet while the optimizer is being built
-        return [p for settings in groups for p in settings["params"] if p.requires_grad]
-
-    def _states_are_known(self) -> bool:
-        """Whether no others were put in their place since the last sample, by a reset for example."""
-        known = self._known_states
-        return len(self.state) == len(known) and all(map(operator.is_, self.state.values(), known))
-
-    @torch.no_grad()
-    def _start_states(self) -> None:
-        for settings in self.param_groups:
-            for name, p in named(settings):
-                if p.requires_grad and not self.state[p]:
-                    self.state[p].update(self._start_state(p, settings))
-                elif p.requires_grad:
-                    reference.follow(name, p, self.state[p], settings, self._start_state)
-
-    @torch.no_grad()
-    def _draw_into(self, targets: engine.Tensors, number: int, memo: engine.Memo | None = None) -> None:
-        """Sample `number` of this step for all parameters that are trained, which have a state. Workers call this too.
+    def _noise(self) -> Noise:
+        """The noise of the next sample of this step.
 
         Streams are numbered over all ranks, the `mc_samples` of each first, and blocks beyond them afterwards; ranks that
         share one model by sharding share its sample.
         """
-        every = [p for settings in self.param_groups for p in settings["params"]]
-        if len(self._numbers) != len(every) or not all(map(operator.is_, self._numbers, every)):
-            self._sharded = sharding.all_sharded(every)
-            self._numbers = {p: k for k, p in enumerate(every)}
         rank, ranks = 0, 1
-        if not self._sharded:
-            rank, ranks = reduction.rank(self.process_group), reduction.world_size(self.process_group)
+        if not self._stores.sharded:
+            rank, ranks = distributed.rank(self.process_group), distributed.world_size(self.process_group)
+        number = self._progress.folds
         beyond = number - self.mc_samples
         stream = rank * self.mc_samples + number if beyond < 0 else ranks * (self.mc_samples + beyond) + rank
-        noise = Noise(self.noise, self.seed, self.clock, stream, self._numbers)
-        for settings in self.param_groups:
-            chosen = [p for p in settings["params"] if p.requires_grad]
-            engine.draw(chosen, self.state, settings, noise, targets, self.foreach, memo)
+        return Noise(self.noise, self.seed, self.clock, stream, self._stores.numbers)
+
+    def _trained(self) -> list[Tensor]:
+        return [p for settings in self.param_groups for p in settings["params"] if p.requires_grad]
+
+    def _refuse_inside(self, what: str) -> None:
+        if self._progress.phase is Phase.SAMPLING:
+            raise RuntimeError(f"{what} while a sample is in the module. Leave the block of sampled(), or the closure, first.")
 
     # Gradients.
 
-    def _fold(self, watch: bool = True) -> None:
-        """Adds the covector of the sample in the buffers to those of this step's other samples."""
-        parameters = self._sampled
-        self._refuse_stray_gradients(parameters)
-        if not self._marks.changed(parameters):  # what is there is of an earlier sample
-            raise _no_gradient()
-        self._fold_in(self._buffers.values, {p: p.grad for p in parameters if p.grad is not None})
-        self._finish_folding(parameters, watch)
-
     @torch.no_grad()
-    def _fold_in(self, samples: engine.Tensors, grads: engine.Tensors) -> None:
-        """Adds a covector, from a sample and its gradients, to those of this step's other samples. Workers call this too.
+    def _fold(self, watch: bool = True) -> None:
+        """Adds the covector of the last sample to those of this step's other samples.
 
         A parameter that only other samples use has its prior and entropy here too: these belong to every sample.
         """
-        if not grads:
+        progress = self._progress
+        self._refuse_stray_gradients()
+        if not progress.new_gradients():  # .grad still holds the previous sample's gradient
             raise _no_gradient()
-        gradients.require_dense(self.param_groups, grads)
-        first = self._folds == 0
-        if first:
-            self._sums = {p: blocks for p, blocks in self._sums.items() if p in samples}
-        try:
-            for settings in self.param_groups:
-                chosen = [p for p in settings["params"] if p in samples and p.requires_grad]
-                self._poisoned |= not engine.fold(
-                    self._formulas, chosen, self.state, settings, samples, grads, self._sums, first, self.foreach
-                )
-                if callable(settings["prior"]):  # whose gradient may not be finite either
-                    self._poisoned |= not gradients.all_finite([block for p in chosen for block in self._sums[p]])
-        except BaseException:
-            self._forget()  # a sum of half a sample is none
-            raise
-        self._folded.update(grads)
-        self._folds += 1
+        self._fold_gradients()
+        progress.remember_gradients(watch)
 
-    def _finish_folding(self, parameters: list[Tensor], watch: bool) -> None:
-        """Remembers the gradients that have been folded in, to tell later changes by. A closure leaves no time for any."""
-        self._sampled = parameters
-        self._buffers.pending = False
-        self._marks = gradients.GradientMarks(parameters)
-        self._sizes = gradients.gradient_sizes(parameters) if watch else None
+    def _fold_gradients(self) -> None:
+        progress = self._progress
+        found = {id(p): gradient for p in progress.parameters if (gradient := p.grad) is not None}
+        if not found:
+            raise _no_gradient()
+        try:
+            require_dense(self.param_groups, found.values())
+            self.rule.require_observations(progress.parameters)
+            self._stores.require(progress.parameters)
+            finite = self._stores.fold(first=progress.folds == 0)
+        except BaseException:
+            self._forget()  # a partial sum is unusable
+            raise
+        progress.count_fold(found, finite)
+        self._buffers.in_use = False
 
     def _settle(self, keep_unanswered: bool = False) -> None:
-        """Takes in the gradient of a sample that still waits. A step skipped for its gradients leaves a sample to drop."""
-        if not self._buffers.pending:
+        """Folds in the gradient of a sample that still waits, or drops a sample that no gradient followed."""
+        progress = self._progress
+        if progress.phase is not Phase.WAITING:
             return
-        fresh = self._marks.changed(self._sampled)
-        gradients.require_dense(self.param_groups)
-        if fresh and (not keep_unanswered or gradients.all_finite(gradients.present(fresh))):
+        fresh = progress.new_gradients()
+        present = [gradient for p in progress.parameters if (gradient := p.grad) is not None]
+        require_dense(self.param_groups, present)
+        if fresh and (not keep_unanswered or all_finite([p.grad for p in fresh if p.grad is not None])):
             self._fold()  # what is not finite is skipped, or refused, with the step
         elif fresh or not keep_unanswered:
-            self._buffers.pending = False
+            progress.phase, self._buffers.in_use = Phase.READY, False
             self.clock += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears gradients. A sample whose gradient has come is folded in first: no sample is ever discarded by this."""
-        leaves = leaves_here(self)
-        if leaves is not None:  # a closure in one of several threads, which has gradients of its own
-            return leaves.clear(set_to_none)
-        if not self._buffers.active:
+        progress = self._progress
+        if progress.phase is not Phase.SAMPLING:
             self._settle(keep_unanswered=True)
         super().zero_grad(set_to_none)
-        self._stray = gradients.GradientMarks([])
-        self._marks = gradients.GradientMarks([] if set_to_none else self._trained())
+        self.rule.forget_observations()
+        progress.stray = GradientMarks([])
+        progress.marks = GradientMarks([] if set_to_none else self._trained())
 
     # Steps.
 
@@ -380,7 +316,7 @@ class LieGroupBLR(Optimizer):
         the cost of one.
         """
         loss = None
-        if self._buffers.active and closure is not None and self.mc_samples == 1:
+        if self._progress.phase is Phase.SAMPLING and closure is not None and self.mc_samples == 1:
             with torch.enable_grad():
                 loss = closure()  # of a trainer, which has drawn the sample and leaves its block here
             closure = None
@@ -389,60 +325,51 @@ class LieGroupBLR(Optimizer):
             loss = self._evaluate(closure, batch)
         elif batch is not None:
             raise ValueError("batch goes with a closure, which is called with a part of it for every sample.")
-        elif not (self._buffers.pending or self._folds):
+        elif self._progress.phase is Phase.READY:
             raise RuntimeError(
                 "step() without a sample: the gradients were taken at the point the module holds, not at a sample. "
                 "Pass a closure, or run the forward pass inside `with optimizer.sampled():`. A trainer that calls step() this "
                 "way needs the callback of liebayes.integrations."
             )
         self._unscale()
-        if self._folds and self._buffers.pending:
-            self._fold()
-        if self._folds and closure is None:
+        if self._progress.folds and closure is None:
             self._refuse_late_changes()
-        self._apply()
+        self._advance()
         return loss
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Asks GradScaler to call step() also if this rank's gradients have overflowed: ranks skip a step together."""
-        return reduction.world_size(self.process_group) > 1
-
-    @torch.no_grad()
-    def _unscale(self) -> None:
-        scale = getattr(self, "grad_scale", None)  # set by GradScaler, unless its unscale_ was called
-        if scale is not None:
-            for gradient in [p.grad for p in self._sampled if p.grad is not None]:
-                sharding.local(gradient).div_(scale)
-
     def _evaluate(self, closure: Callable[..., Any], batch: tuple[Any, ...] | None) -> Any:
+        """The closure's results for all samples of a step, averaged."""
         parts = [()] * self.mc_samples if batch is None else _split(batch, self.mc_samples)
+        losses = []
         try:
-            losses = self._evaluation.losses(self, closure, parts)
-            alone = reduction.world_size(self.process_group) == 1  # or another rank may have gradients
-            if alone and self._sampled and not (self._folds or gradients.present(self._sampled)):
+            for part in parts:
+                with self._sample_in_module(late_backward=False), torch.enable_grad():
+                    losses.append(closure(*part))
+                if self.mc_samples > 1:
+                    self._fold(watch=False)
+            progress = self._progress
+            alone = distributed.world_size(self.process_group) == 1  # or another rank may have gradients
+            if alone and progress.parameters and not progress.folds and all(p.grad is None for p in progress.parameters):
                 raise _no_gradient()
             return losses[0] if len(losses) == 1 else pytree.tree_map(_mean, *losses)
         except BaseException:
             self._forget()
             raise
 
-    def _evaluate_in_module(self, closure: Callable[..., Any], part: tuple[Any, ...], fold: bool = True) -> Any:
-        """The next sample, in the module: one step of the loop that threads are measured against."""
-        with self._sample_in_module(late_backward=False), torch.enable_grad():
-            loss = closure(*part)
-        if fold and self.mc_samples > 1:
-            self._fold(watch=False)
-        return loss
-
     @property
-    def evaluation(self) -> str:
-        """How `step(closure)` evaluates several samples: in "threads", or by the "loop" and why; "undecided" at first."""
-        return str(self._evaluation)
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asks GradScaler to call step() also if this rank's gradients have overflowed: ranks skip a step together."""
+        return distributed.world_size(self.process_group) > 1
 
-    def _refuse_stray_gradients(self, parameters: list[Tensor]) -> None:
-        # Gradients that were there and that no backward has touched since are the user's own, and count as they are.
-        if self._stray and any(self._stray.same_tensor(p) for p in self._marks.changed(parameters)):
+    @torch.no_grad()
+    def _unscale(self) -> None:
+        scale = getattr(self, "grad_scale", None)  # set by GradScaler, unless its unscale_ was called
+        if scale is not None:
+            for gradient in [p.grad for p in self._progress.parameters if p.grad is not None]:
+                distributed.local(gradient).div_(scale)
+
+    def _refuse_stray_gradients(self) -> None:
+        if self._progress.mixes_stray_gradients():
             self._forget()
             raise RuntimeError(
                 "Gradients were taken at the point the module holds, and those of a sample were added to them. Run every "
@@ -451,14 +378,7 @@ class LieGroupBLR(Optimizer):
             )
 
     def _refuse_late_changes(self) -> None:
-        touched = self._marks.changed(self._sampled)
-        changed = [p for p in touched if gradients.nonzero(p)]
-        if not self._poisoned and self._sizes is not None:
-            ids = {id(p) for p in touched}
-            pairs = zip(self._sampled, self._sizes, gradients.gradient_sizes(self._sampled), strict=True)
-            # A norm has other roundings with another number of threads; a scaler changes it by far more.
-            same = [now == 0 or math.isclose(now, then, rel_tol=1e-3) for _, then, now in pairs]
-            changed += [p for p, kept in zip(self._sampled, same, strict=True) if not kept and id(p) not in ids]
+        changed = self._progress.changed_after_folding()
         if changed:
             self._forget()
             raise RuntimeError(
@@ -467,67 +387,61 @@ class LieGroupBLR(Optimizer):
             )
 
     @torch.no_grad()
-    def _apply(self) -> None:
+    def _advance(self) -> None:
         """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
-        parameters = self._sampled
-        found = {p: gradient for p in parameters if (gradient := p.grad) is not None}
-        gradients.require_dense(self.param_groups, found)
-        if not self._folds:
-            self._refuse_stray_gradients(parameters)
-            if found and any(callable(settings["prior"]) for settings in self.param_groups):
-                self._fold_in(self._buffers.values, found)  # a user's function may fail: before anything is written
-        active: list[Tensor] = [p for p in parameters if p in self._folded] if self._folds else list(found)
-        groups = self._by_group(active)
-        finite = not self._poisoned and (
-            bool(self._folds) or all(engine.all_finite(chosen, settings, found, self._memo) for chosen, settings in groups)
-        )
-        if reduction.world_size(self.process_group) > 1:
-            finite, active = self._agreed(finite, active)
-            groups = self._by_group(active)
+        progress = self._progress
+        ranks = distributed.world_size(self.process_group)
+        found = [gradient for p in progress.parameters if (gradient := p.grad) is not None]
+        if not progress.folds:
+            self._refuse_stray_gradients()
+            require_dense(self.param_groups, found)
+            averaging = ranks > 1 and not self._stores.sharded
+            if found and (averaging or any(callable(settings["prior"]) for settings in self.param_groups)):
+                self._fold_gradients()  # a prior of the user's may fail: before anything is written
+        self._stores.require(progress.parameters)
+        finite = progress.finite if progress.folds else self._stores.all_finite()
+        used = progress.folded if progress.folds else {id(p) for p in progress.parameters if p.grad is not None}
+        if ranks > 1:
+            finite, used = self._agree(finite, used)
         if not finite:
-            self._forget()
-            self.clock += 1
-            if self.nonfinite == "skip" or hasattr(self, "found_inf"):  # GradScaler lowers its scale and goes on
-                self.skipped += 1
-                return
-            raise NonFiniteError(
-                f"A gradient was not finite at step {self.steps}; nothing was changed. Lower lr or the loss's scale, "
-                'or pass nonfinite="skip" to leave such steps out.'
-            )
-        for chosen, settings in groups:
-            self.bounded = self.bounded + engine.advance(
-                self._formulas, chosen, self.state, settings, partial(self._form, settings), self._buffers.values, found,
-                self._sums, self._folds, self.process_group, local=self._sharded, together=self.foreach,
-                memo=self._memo,
-            )  # fmt: skip
+            return self._skip()
+        if progress.folds or (ranks > 1 and not self._stores.sharded):
+            self.bounded = self.bounded + self._stores.advance_by_sums(used, progress.folds)
+        else:
+            self._require_observations()
+            self.bounded = self.bounded + self._stores.advance()
         self.steps += 1
         self.clock += 1
         self._forget()
 
-    def _by_group(self, parameters: Iterable[Tensor]) -> list[tuple[list[Tensor], dict[str, Any]]]:
-        if len(self.param_groups) == 1:
-            return [(list(parameters), self.param_groups[0])]
-        ids = set(map(id, parameters))
-        return [([p for p in settings["params"] if id(p) in ids], settings) for settings in self.param_groups]
-
-    def _agreed(self, finite: bool, active: list[Tensor]) -> tuple[bool, list[Tensor]]:
+    def _agree(self, finite: bool, used: set[int]) -> tuple[bool, set[int]]:
         """Whether all ranks have finite gradients, and the parameters that have one on any rank."""
-        parameters, ids = self._sampled, set(map(id, active))
-        device = parameters[0].device if parameters else None
-        flags = torch.tensor([not finite, *(id(p) in ids for p in parameters)], dtype=torch.int32, device=device)
-        lost, *use = reduction.any_rank(flags, self.process_group).tolist()
-        if not (lost or self._sharded or self._ranks_checked):
-            self._ranks_checked = gradients.require_own(parameters, self.param_groups, self.process_group)
-        return not lost, [p for p, yes in zip(parameters, use, strict=True) if yes]
+        parameters = self._progress.parameters
+        device = distributed.local(parameters[0]).device if parameters else None
+        flags = torch.tensor([not finite, *(id(p) in used for p in parameters)], dtype=torch.int32, device=device)
+        lost, *use = distributed.any_rank(flags, self.process_group).tolist()
+        if not (lost or self._stores.sharded or self._ranks_checked):
+            self._ranks_checked = require_local_gradients(parameters, self.param_groups, self.process_group)
+        return not lost, {id(p) for p, yes in zip(parameters, use, strict=True) if yes}
 
-    def _form(self, settings: dict[str, Any], element: Any) -> Form[Any]:
-        """The metric's form, computed once for a group and base; for matrix groups once for each shape."""
-        group, base, metric = settings["group"], settings["base"], settings["metric"]
-        shape = None if group.elementwise else group.event_shape(element)
-        key = (group, id(base), metric, shape)
-        if key not in self._forms:
-            self._forms[key] = metric.on(group, base, element)
-        return self._forms[key]
+    def _require_observations(self) -> None:
+        try:
+            self.rule.require_observations(self._progress.parameters)
+        except RuntimeError:
+            self._forget()
+            raise
+
+    def _skip(self) -> None:
+        """A gradient was not finite: the step is left out, or refused."""
+        self._forget()
+        self.clock += 1
+        if self.nonfinite == "skip" or hasattr(self, "found_inf"):  # GradScaler lowers its scale and goes on
+            self.skipped += 1
+            return
+        raise NonFiniteError(
+            f"A gradient was not finite at step {self.steps}; nothing was changed. Lower lr or the loss's scale, "
+            'or pass nonfinite="skip" to leave such steps out.'
+        )
 
     # Checkpoints: tensors, numbers and strings only.
 
@@ -539,12 +453,14 @@ class LieGroupBLR(Optimizer):
             "noise": self.noise,
             "seed": self.seed,
             "steps": self.steps,
-            "clock": self.clock + self._buffers.pending,  # a sample that waits does not travel
+            "clock": self._next_clock(),
             "skipped": self.skipped,
             "bounded": int(self.bounded),
-            "evaluation": self._evaluation.method,  # threads and the loop differ in the last bits
         }
         return saved
+
+    def _next_clock(self) -> int:
+        return self.clock + (self._progress.phase is Phase.WAITING)  # a sample that waits does not travel
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from a checkpoint, to the bit. Groups, bases, metrics and priors must be those it was written with."""
@@ -558,7 +474,7 @@ class LieGroupBLR(Optimizer):
                 found = state_dict["state"].get(number)
                 if found:
                     states[p] = {key: own_precision(value, p) for key, value in found.items()}
-                    reference.follow(name, p, states[p], settings, self._start_state)
+                    fit_state(name, p, states[p], settings, self.rule)
         super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
         for settings, own_objects in zip(self.param_groups, restored, strict=True):
             settings |= {key: own_objects[key] for key in OBJECTS}  # of which torch makes copies
@@ -566,13 +482,12 @@ class LieGroupBLR(Optimizer):
         self.seed, self.steps, self.clock = own["seed"], own["steps"], own["clock"]
         self.skipped, self.bounded, self.noise = own["skipped"], own["bounded"], noise
         self._clear()
-        self._evaluation = Evaluation(own.get("evaluation"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Samples and buffers do not travel: a copy starts between two steps.
         self._refuse_inside("A copy cannot be made")
-        own = ("mc_samples", "nonfinite", "foreach", "parallel", "seed", "noise", "steps", "skipped")
-        here = {name: getattr(self, name) for name in own} | {"clock": self.clock + self._buffers.pending}
+        own = ("mc_samples", "nonfinite", "foreach", "seed", "noise", "steps", "skipped")
+        here = {name: getattr(self, name) for name in own} | {"clock": self._next_clock()}
         return {**super().__getstate__(), **here, "bounded": int(self.bounded)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -586,8 +501,8 @@ class LieGroupBLR(Optimizer):
     def families(self) -> dict[Tensor, Family[Any]]:
         """The member of its family that each trained parameter has reached."""
         self._refuse_inside("The posterior cannot be taken")
-        if sharding.all_sharded(self._trained()):
-            sharding.forget_gathered_weights()  # the model then has its shards as parameters, by which they are found
+        if distributed.all_sharded(self._trained()):
+            distributed.forget_gathered_weights()  # the model then has its shards as parameters, by which they are found
         found: dict[Tensor, Family[Any]] = {}
         with torch.no_grad():
             for settings in self.param_groups:
@@ -595,10 +510,10 @@ class LieGroupBLR(Optimizer):
                     if p.requires_grad:
                         state = dict(self.state[p])
                         if state:
-                            reference.follow(name, p, state, settings, self._start_state)
+                            fit_state(name, p, state, settings, self.rule)
                         else:
-                            state = self._start_state(p, settings)
-                        found[p] = reference.family(p, state, settings)
+                            state = self.rule.start(p, settings)
+                        found[p] = family_of(p, state, settings)
         return found
 
     def posterior(self, model: nn.Module) -> Posterior:

@@ -2,7 +2,7 @@
 
 The defaults were chosen by stratified 5-fold cross-validation on the digits of scikit-learn: `benchmarks/optimizers.py`, with
 its last results in `results/optimizers.json`. `common` are the options of `LieGroupBLR` that have the same defaults in all of
-them: seed, noise, maximize, nonfinite, foreach, parallel and process_group.
+them: seed, noise, maximize, nonfinite, foreach and process_group.
 """
 
 from __future__ import annotations

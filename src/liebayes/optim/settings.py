@@ -15,9 +15,9 @@ from torch import Tensor
 from ..groups import LieGroup, Product
 from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import require_metric
+from .distributed import is_sharded, require_shardable, shard_like
 from .layout import layout_for
 from .noise import Source
-from .sharding import require_shardable
 
 Prior = float | Callable[[Tensor], Tensor]
 
@@ -30,7 +30,6 @@ class Common(TypedDict, total=False):
     maximize: bool
     nonfinite: Literal["raise", "skip"]
     foreach: bool
-    parallel: bool | None
     process_group: Any
 
 
@@ -38,7 +37,7 @@ OBJECTS = ("group", "base", "metric", "prior")
 """Settings that are objects: a checkpoint holds their text, and the optimizer that loads it must have the same."""
 
 
-OF_THE_OPTIMIZER = ("mc_samples", "seed", "noise", "nonfinite", "foreach", "parallel", "process_group")
+OF_THE_OPTIMIZER = ("mc_samples", "seed", "noise", "nonfinite", "foreach", "process_group")
 """Options that all parameter groups share."""
 
 
@@ -106,6 +105,40 @@ def describe(value: Any) -> Any:
     if callable(value):
         return f"function {getattr(value, '__qualname__', type(value).__name__)}"
     return value if isinstance(value, (int, float, str)) else repr(value)
+
+
+# Checkpoints: tensors, numbers and strings only, so that `torch.load(weights_only=True)` reads them.
+
+
+def with_own_objects(groups: list[dict[str, Any]], state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+    """The checkpoint's parameter groups with the optimizer's own objects, which must be those it was written with."""
+    if state_dict.get("liebayes") is None:
+        raise ValueError("This is not a checkpoint of a liebayes optimizer: it has no entry 'liebayes'.")
+    count = len(state_dict["param_groups"])
+    if count != len(groups):
+        raise ValueError(f"The checkpoint has {count} parameter groups, but this optimizer has {len(groups)}.")
+    restored = []
+    for settings, saved in zip(groups, state_dict["param_groups"], strict=True):
+        for key in OBJECTS:
+            mine = describe(settings[key])
+            if mine != saved[key]:
+                raise ValueError(
+                    f"The checkpoint was written with {key} {saved[key]!r}, but this optimizer has {mine!r}. "
+                    "Build the optimizer with the same settings."
+                )
+        restored.append({**saved, **{key: settings[key] for key in OBJECTS}})
+    return restored
+
+
+def own_precision(value: Any, p: Tensor) -> Any:
+    """A state as the checkpoint has it, on the parameter's device and cut as it is cut; torch would cast it to its dtype."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().to(p.device, copy=True)
+    return shard_like(value, p).clone() if is_sharded(p) and not is_sharded(value) else value
+
+
+# Numbers.
 
 
 def is_number(settings: dict[str, Any], name: str) -> bool:

@@ -1,0 +1,134 @@
+"""Other values in a module for a while: tensors exchange their storage with them, and get it back whatever happens.
+
+Training and prediction both put a sample into a module this way. Storages are exchanged, not attributes, so the values are
+found wherever a model keeps its parameters, in a plain list or a compiled graph too, and nothing is written into a tensor that
+autograd may still need.
+
+A graph built inside the block may be differentiated after it, when the parameters have their own storage again. Autograd must
+then find the values of the block: with `keep`, saved parameters are replaced by aliases of the storage they had. Autograd asks
+only the innermost of nested hooks, so the blocks of a thread know of each other.
+
+Threads take turns: a block waits while another thread has values in the same tensors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+class Exchange:
+    """Tensors, and the values that take their place inside `with exchange.installed():`."""
+
+    def __init__(self, slots: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        self.slots = slots
+        self.values = values
+        self._originals: list[Tensor] = [slot.data for slot in slots]
+        self._ids: frozenset[int] = frozenset(map(id, slots))
+        self._thread: int = 0
+
+    @contextmanager
+    def installed(self, keep: Keep | None = None) -> Iterator[None]:
+        """The tensors hold the values inside, and afterwards exactly what they held before.
+
+        With `keep`, graphs built inside may be differentiated later; it makes the alias of a saved parameter.
+        """
+        _enter(self)
+        try:
+            for slot, value in zip(self.slots, self.values, strict=True):
+                slot.data = value
+            torch.clear_autocast_cache()  # it holds casts of the old values under the same names
+            with nullcontext() if keep is None else aliased(self.slots, keep):
+                yield
+        finally:
+            self._restore()
+            torch.clear_autocast_cache()
+            _leave(self)
+
+    def _restore(self) -> None:
+        with _turn:
+            blocks = _open_blocks[_open_blocks.index(self) + 1 :]
+        later = [other for other in blocks if not other._ids.isdisjoint(self._ids)]
+        for slot, original in zip(self.slots, self._originals, strict=True):
+            holder = next((other for other in later if id(slot) in other._ids), None)
+            if holder is None:
+                slot.data = original
+            else:  # that block ends after this one, though it began inside it: what it restores must be the original
+                place = next(i for i, other in enumerate(holder.slots) if other is slot)
+                holder._originals[place] = original
+
+
+_open_blocks: list[Exchange] = []
+_turn = threading.Condition()
+
+
+def _enter(exchange: Exchange) -> None:
+    exchange._thread = threading.get_ident()
+    with _turn:
+        while any(block._thread != exchange._thread and not exchange._ids.isdisjoint(block._ids) for block in _open_blocks):
+            _turn.wait()
+        _open_blocks.append(exchange)
+        # The tensors may have got new storage since, also from the block of another thread.
+        for i, (slot, original) in enumerate(zip(exchange.slots, exchange._originals, strict=True)):
+            if slot.data_ptr() != original.data_ptr():
+                exchange._originals[i] = slot.data
+
+
+def _leave(exchange: Exchange) -> None:
+    with _turn:
+        _open_blocks.remove(exchange)
+        _turn.notify_all()
+
+
+# Graphs that are differentiated after the block.
+
+
+class Alias:
+    """A saved parameter as it was in a block."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor: Tensor = tensor.detach()
+
+    def value(self) -> Tensor:
+        """What backward gets."""
+        return self.tensor
+
+
+Keep = Callable[[Tensor], Alias]
+
+
+class _ThreadBlocks(threading.local):
+    """The blocks of this thread: for the identity of a parameter, the function that makes its aliases."""
+
+    def __init__(self) -> None:
+        self.keepers: dict[int, Keep] = {}
+
+
+_blocks = _ThreadBlocks()
+
+
+@contextmanager
+def aliased(parameters: Iterable[Tensor], keep: Keep = Alias) -> Iterator[None]:
+    """A block whose graphs find these parameters as they are inside, whenever backward runs."""
+    outer = _blocks.keepers
+    keepers = _blocks.keepers = {**outer, **dict.fromkeys(map(id, parameters), keep)}
+
+    def pack(tensor: Tensor) -> Tensor | Alias:
+        # A view of a parameter keeps the storage of the block; an alias tells that the storage is still in use.
+        keeper = keepers.get(id(tensor)) or keepers.get(id(tensor._base))
+        return tensor if keeper is None else keeper(tensor)
+
+    def unpack(saved: Tensor | Alias) -> Tensor:
+        return saved.value() if isinstance(saved, Alias) else saved
+
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
+    finally:
+        _blocks.keepers = outer

@@ -1,0 +1,232 @@
+"""The rule on many parameters by the native kernel: `TorchStore` in one pass over memory.
+
+It takes float32 parameters in the CPU's memory under the elementwise groups. The kernel works on addresses, which are asked
+for before every job and never remembered: `share_memory_()`, for one, moves what a tensor holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import native
+from ..groups import Additive, DiagonalAffine, Multiplicative
+from ..rule import Absorbed, Adaptive, Fisher
+from .buckets import is_dense
+from .layout import layout_for
+from .noise import Noise, describe_noise
+from .philox import supports
+from .rule import Rule, Settings
+from .store import Gradients, Store, all_finite
+
+_GROUPS: dict[type, int] = {Additive: 0, Multiplicative: 1, DiagonalAffine: 2}
+_BLOCKS = {
+    Additive: {"shift": "shift"},
+    Multiplicative: {"log_scale": "scale"},
+    DiagonalAffine: {"log_scale": "scale", "shift": "shift"},
+}
+"""The blocks of a group's elements, in their order, and what the kernel calls them."""
+_SCALE_STATES = {Additive: {}, Multiplicative: {"remainder": "log_scale"}, DiagonalAffine: {"log_scale": "log_scale"}}
+"""The part of a scale that is not the parameter itself: its name among the states, and the kernel's."""
+_PLAIN = (Tensor, torch.nn.Parameter)
+_WIDTH = len(native.TENSOR_FIELDS)
+
+
+def kernel_has(settings: Settings, rule: Rule, source: str) -> bool:
+    """Whether the kernel can do the work of a parameter group: draw its noise, and step by its rule."""
+    return (
+        native.available()
+        and rule.in_kernel
+        and source != "torch"
+        and supports(settings["base"])
+        and type(settings["group"]) in _GROUPS
+        and type(settings["metric"]) in (Absorbed, Fisher, Adaptive)
+        and not callable(settings["prior"])
+    )
+
+
+def in_plain_memory(t: Tensor) -> bool:
+    """Whether the kernel can read a tensor: float32 numbers that fill their memory on the CPU."""
+    return (
+        t.dtype is torch.float32 and t.is_cpu and (t.is_contiguous() or is_dense(t)) and type(t) in _PLAIN and t.numel() != 0
+    )
+
+
+class NativeStore(Store):
+    """Parameters whose numbers the kernel can read, under a group it has."""
+
+    def __init__(self, *arguments: Any, numbers: list[int]) -> None:
+        super().__init__(*arguments)
+        self._group = type(self.settings["group"])
+        self._contiguous = all(p.is_contiguous() for p in self.parameters)
+        names = dict(_SCALE_STATES[self._group])
+        for block, field in _BLOCKS[self._group].items():
+            names[f"momentum_{block}"] = f"momentum_{field}"
+            if isinstance(self.settings["metric"], Adaptive):
+                names[f"second_moment_{block}"] = f"second_{field}"
+        self._columns = {field: self._states_named(name) for name, field in names.items()}
+        counts = [p.numel() for p in self.parameters]
+        self._table = native.table({"count": counts, "number": numbers})
+        self._sharp = None if isinstance(self.settings["metric"], Adaptive) else _sharp_matrix(self.settings)
+
+    def _states_named(self, name: str) -> list[Tensor]:
+        tensors = [state.get(name) for state in self.states]
+        for tensor, p in zip(tensors, self.parameters, strict=True):
+            if not (
+                isinstance(tensor, Tensor)
+                and tensor.dtype is torch.float32
+                and tensor.shape == p.shape
+                and tensor.stride() == p.stride()
+            ):
+                raise ValueError(
+                    f"A parameter has no state {name} of its shape and dtype. A group or metric that is changed in "
+                    "mid-training, or a state, needs a new optimizer."
+                )
+        return tensors  # pyright: ignore[reportReturnType]
+
+    # Jobs.
+
+    def draw(self, noise: Noise) -> None:
+        job = self._job(native.SAMPLE)
+        describe_noise(job, self.settings["base"], noise)
+        self._put_addresses(_SCALE_STATES[self._group].values())
+        native.run(job, self._table)
+
+    def all_finite(self, gradients: Gradients) -> bool:
+        found = [g for g in gradients if g is not None]
+        plain = [g for g in found if in_plain_memory(g)]
+        others = [] if len(plain) == len(found) else [g for g in found if not in_plain_memory(g)]
+        return all_numbers_finite(plain) and all_finite(others)
+
+    def fold(self, gradients: Gradients, *, first: bool) -> bool:
+        for p in self.parameters:
+            if p not in self.sums or (first and self.sums[p][0].stride() != p.stride()):
+                self.sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in _BLOCKS[self._group]]
+        job = self._job(native.FOLD | (native.FIRST if first else 0))
+        self._describe_loss(job)
+        self._put_addresses(_SCALE_STATES[self._group].values())
+        self._put_sums()
+        zeros = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
+        kept = self._put_gradients(zeros)
+        native.run(job, self._table)
+        del kept
+        return bool(job.finite)
+
+    def advance(self, gradients: Gradients) -> int:
+        job = self._job(native.STEP)
+        self._describe_loss(job)
+        kept = self._put_gradients(gradients)
+        bounded = self._step(job, [gradient is not None for gradient in gradients])
+        del kept
+        return bounded
+
+    def advance_by_sums(self, use: Sequence[bool], count: int) -> int:
+        job = self._job(native.STEP)
+        job.from_sums, job.share = 1, 1 / count
+        self._put_sums()
+        return self._step(job, use)
+
+    def _step(self, job: native.Job, use: Sequence[bool]) -> int:
+        self._describe_step(job)
+        self._put_addresses(self._columns)
+        if job.adaptive:
+            beta, steps = self.settings["metric"].beta, [state["steps"] for state in self.states]
+            gathered = {n: 1 - beta ** (n + 1) for n in set(steps)}
+            self._put("gathered", array("d", [gathered[n] for n in steps]).tobytes())
+        table, parameters, states = self._table, self.parameters, self.states
+        if not all(use):
+            rows = [i for i, yes in enumerate(use) if yes]
+            table = array("Q", b"".join(table[i * _WIDTH : (i + 1) * _WIDTH].tobytes() for i in rows))
+            parameters, states = [parameters[i] for i in rows], [states[i] for i in rows]
+        if parameters:
+            native.run(job, table)
+            torch.autograd.graph.increment_version(parameters)  # torch has not seen them written
+        for state in states:
+            state["steps"] += 1
+        return job.bounded
+
+    # Addresses.
+
+    def _put(self, field: str, values: Any) -> None:
+        self._table[native.FIELD_NUMBERS[field] :: _WIDTH] = array("Q", values)
+
+    def _put_addresses(self, fields: Any) -> None:
+        address = Tensor.data_ptr
+        self._put("point", list(map(address, self.parameters)))
+        self._put("sample", list(map(address, self.samples)))
+        for field in fields:
+            self._put(field, list(map(address, self._columns[field])))
+
+    def _put_sums(self) -> None:
+        for number, field in enumerate(_BLOCKS[self._group].values()):
+            self._put(f"sum_{field}", [self.sums[p][number].data_ptr() for p in self.parameters])
+
+    def _put_gradients(self, gradients: Gradients) -> list[Tensor | None]:
+        """Returns what must stay alive until the job is done: the gradients, in the layout of their parameters."""
+        found = list(gradients)
+        for i, (p, g) in enumerate(zip(self.parameters, found, strict=True)):
+            if g is None:
+                continue
+            same = g.is_contiguous() if self._contiguous else g.stride() == p.stride()
+            if not same or g.dtype is not torch.float32 or g.is_neg():
+                found[i] = torch.empty_like(p, requires_grad=False).copy_(g)
+        self._put("gradient", [0 if g is None else g.data_ptr() for g in found])
+        return found
+
+    # Settings.
+
+    def _job(self, what: int) -> native.Job:
+        group, base = self.settings["group"], self.settings["base"]
+        job = native.Job(what=what, group=_GROUPS[self._group], threads=native.threads(), over_mean=1.0)
+        if isinstance(group, Multiplicative):
+            job.over_mean = 1 / layout_for(group, base, torch.float32).mean  # pyright: ignore[reportAttributeAccessIssue]
+        return job
+
+    def _describe_loss(self, job: native.Job) -> None:
+        settings, N = self.settings, self.settings["data_size"]
+        job.ascend = settings["maximize"]
+        job.prior, job.temperature = settings["prior"] / N, settings["temperature"] / N
+
+    def _describe_step(self, job: native.Job) -> None:
+        settings, metric = self.settings, self.settings["metric"]
+        lr, beta, scale_beta = settings["lr"], settings["momentum"], settings["scale_momentum"]
+        scale_lr = lr * settings["scale_lr_ratio"]
+        if self._group is Multiplicative:  # a group of one block, which has the first of each pair
+            scale_lr, scale_beta = lr, beta
+        job.lr_shift, job.lr_scale = lr, scale_lr
+        job.beta_shift, job.rest_shift = beta, 1 - beta
+        job.beta_scale, job.rest_scale = scale_beta, 1 - scale_beta
+        job.max_step = math.inf if settings["max_step"] is None else settings["max_step"]
+        if isinstance(metric, Adaptive):
+            job.adaptive, job.epsilon = 1, metric.epsilon
+            job.beta_second, job.rest_second = metric.beta, 1 - metric.beta
+        else:
+            job.sharp = self._sharp
+
+
+def _sharp_matrix(settings: Settings) -> Any:
+    """The matrix of a constant metric's ♯, by its action on unit covectors."""
+    if isinstance(settings["metric"], Absorbed):
+        return (ctypes.c_float * 4)(1.0, 0.0, 0.0, 1.0)
+    element = settings["group"].at(torch.ones(1))
+    form = settings["metric"].on(settings["group"], settings["base"], element)
+    kind, rows = type(element), {"log_scale": 0, "shift": 1}
+    matrix = [0.0] * 4
+    for column in kind._fields:
+        unit = kind(*(torch.tensor(float(name == column), dtype=torch.float64) for name in kind._fields))
+        for row, value in zip(kind._fields, form.sharp(unit), strict=True):
+            matrix[2 * rows[row] + rows[column]] = float(value)
+    return (ctypes.c_float * 4)(*matrix)
+
+
+def all_numbers_finite(tensors: list[Tensor]) -> bool:
+    """Whether no number is infinite or NaN, in contiguous float32 tensors of the CPU."""
+    job = native.Job(what=native.FINITE, threads=native.threads())
+    native.run(job, native.table({"gradient": [t.data_ptr() for t in tensors], "count": [t.numel() for t in tensors]}))
+    return bool(job.finite)

@@ -1,0 +1,270 @@
+"""The parameters of a group with their states, samples and covectors, and what a step does to them.
+
+A store draws a sample into its buffers, folds the covectors of samples into sums, and advances the elements. There are two:
+`TorchStore`, here, is the one to read, and serves every device, dtype, group and rule; `native_store.NativeStore` is the fast
+one. They agree to rounding, given the same noise.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..rule import Family
+from .buckets import SIZE, Bucket, buckets
+from .distributed import draw_like, full, is_sharded
+from .layout import layout_for, working_dtype
+from .noise import Noise
+from .rule import Elements, ParameterState, Rule, Settings
+
+Gradients = Sequence[Tensor | None]
+"""One for each parameter of a store."""
+Sums = dict[Tensor, list[Tensor]]
+"""Covectors of several samples, added up: one tensor for each block of a parameter's element."""
+
+
+class Store(ABC):
+    """Some parameters of one parameter group.
+
+    Args:
+        parameters: those that are trained now.
+        states: the optimizer's state of each.
+        settings: the parameter group.
+        rule: the formulas.
+        samples: for each parameter the buffer that `draw` writes θ into.
+        sums: where `fold` adds covectors up; it outlives the store.
+    """
+
+    def __init__(
+        self,
+        parameters: list[Tensor],
+        states: list[ParameterState],
+        settings: Settings,
+        rule: Rule,
+        samples: list[Tensor],
+        sums: Sums,
+    ) -> None:
+        self.parameters: list[Tensor] = parameters
+        self.states: list[ParameterState] = states
+        self.settings: Settings = settings
+        self.rule: Rule = rule
+        self.samples: list[Tensor] = samples
+        self.sums: Sums = sums
+        self._objects = [settings[name] for name in ("group", "base", "metric")]
+        self._layouts = _layouts(parameters)
+        self._state_tensors = [(s, name, value) for s in states for name, value in s.items() if isinstance(value, Tensor)]
+
+    def is_current(self) -> bool:
+        """Whether parameters, states and settings are still those the store was built for, and as it knows them."""
+        settings = self.settings
+        return (
+            all(map(operator.is_, self._objects, (settings["group"], settings["base"], settings["metric"])))
+            and _layouts(self.parameters) == self._layouts
+            and all(state.get(name) is tensor for state, name, tensor in self._state_tensors)
+        )
+
+    @abstractmethod
+    def draw(self, noise: Noise) -> None:
+        """θ = g·ε into the samples."""
+
+    @abstractmethod
+    def all_finite(self, gradients: Gradients) -> bool:
+        """Whether no gradient has an infinite or NaN value."""
+
+    @abstractmethod
+    def fold(self, gradients: Gradients, *, first: bool) -> bool:
+        """Adds the covector at the samples to the sums, or begins them with it. A missing gradient is 0.
+
+        Returns whether all gradients were finite: if not, the sums are unusable.
+        """
+
+    @abstractmethod
+    def advance(self, gradients: Gradients) -> int | Tensor:
+        """g ← g·exp(−αM♯) with the covector at the samples, for parameters with a gradient. Returns how many were bounded."""
+
+    @abstractmethod
+    def advance_by_sums(self, use: Sequence[bool], count: int) -> int | Tensor:
+        """The same with the mean of the `count` covectors in the sums, for the parameters to use."""
+
+
+def _layouts(parameters: list[Tensor]) -> list[Any]:
+    return [*[p.shape for p in parameters], *[p.stride() for p in parameters], *[p.dtype for p in parameters]]
+
+
+class TorchStore(Store):
+    """The rule on buckets of parameters, in torch."""
+
+    def __init__(self, *arguments: Any, together: bool) -> None:
+        super().__init__(*arguments)
+        self.together = together  # small parameters share a bucket
+
+    def draw(self, noise: Noise) -> None:
+        for bucket, places in self._buckets(range(len(self.parameters))):
+            bucket.write(self._sample(bucket, places, noise), [self.samples[i] for i in places])
+
+    def _sample(self, bucket: Bucket, places: list[int], noise: Noise) -> Tensor:
+        # Noise is drawn parameter by parameter, so that it does not depend on what shares a bucket.
+        elements, base = self._elements(bucket, places), self.settings["base"]
+
+        def sample(p: Tensor, size: tuple[int, ...], start: int) -> Tensor:
+            return noise.sample(p, base, size, start, working_dtype(p))
+
+        epsilon = [
+            draw_like(p, partial(sample, p), SIZE) if is_sharded(p) else sample(p, size, bucket.start)
+            for p, size in zip(bucket.parameters, bucket.sizes, strict=True)
+        ]
+        together = epsilon[0] if len(epsilon) == 1 else torch.cat(epsilon)
+        return elements.layout.sample(self.settings["group"], elements.point, elements.element, together)
+
+    def all_finite(self, gradients: Gradients) -> bool:
+        return all_finite([gradient for gradient in gradients if gradient is not None])
+
+    def fold(self, gradients: Gradients, *, first: bool) -> bool:
+        for bucket, places in self._buckets(range(len(self.parameters))):
+            covector = self._covector(bucket, places, self._elements(bucket, places), gradients)
+            for i, block in enumerate(covector):
+                sums = [self._sum(p, i, block, bucket.flat) for p in bucket.parameters]
+                bucket.write(block if first else block + bucket.read(sums, block.dtype), sums)
+        return self.all_finite(gradients)
+
+    def _sum(self, p: Tensor, number: int, block: Tensor, flat: bool) -> Tensor:
+        blocks = self.sums.setdefault(p, [])
+        if len(blocks) == number:
+            blocks.append(torch.zeros_like(p, dtype=block.dtype, requires_grad=False) if flat else torch.zeros_like(block))
+        return blocks[number]
+
+    def advance(self, gradients: Gradients) -> int | Tensor:
+        used = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        return self._advance(used, partial(self._covector, gradients=gradients))
+
+    def advance_by_sums(self, use: Sequence[bool], count: int) -> int | Tensor:
+        def mean(bucket: Bucket, places: list[int], elements: Elements) -> Any:
+            dtype = working_dtype(bucket.parameters[0])
+            blocks = zip(*(self.sums[p] for p in bucket.parameters), strict=True)
+            return type(elements.element)(*(bucket.read(list(block), dtype) / count for block in blocks))
+
+        return self._advance([i for i, yes in enumerate(use) if yes], mean)
+
+    def _advance(self, used: Sequence[int], covector: Callable[[Bucket, list[int], Elements], Any]) -> int | Tensor:
+        bounded: int | Tensor = 0
+        for bucket, places in self._buckets(used):
+            elements, states = self._elements(bucket, places), [self.states[i] for i in places]
+            moved = self.rule.advance(elements, covector(bucket, places, elements), self.settings)
+            point, state = elements.layout.store(elements.point, moved.element, bucket.parameters[0].dtype)
+            for name, values in {**state, **moved.memory}.items():
+                bucket.write(values, [each[name] for each in states])
+            bucket.write(point, [p.detach() for p in bucket.parameters])
+            bounded = bounded + moved.bounded
+        for i in used:
+            self.states[i]["steps"] += 1
+        return bounded
+
+    def _buckets(self, used: Sequence[int]) -> Iterator[tuple[Bucket, list[int]]]:
+        """Parameters that can be worked on together, of one dtype, device and age, with their places in the store."""
+        runs: list[list[int]] = []
+        kind: Any = None
+        for i in used:
+            p = self.parameters[i]
+            this = (p.dtype, p.device, self.states[i]["steps"])
+            if this != kind:
+                runs.append([])
+            kind = this
+            runs[-1].append(i)
+        for run in runs:
+            place = {id(self.parameters[i]): i for i in run}
+            group = [self.parameters[i] for i in run]
+            for bucket in list(buckets(group, flat=self.settings["group"].elementwise, together=self.together)):
+                yield bucket, [place[id(p)] for p in bucket.parameters]
+
+    def _elements(self, bucket: Bucket, places: list[int]) -> Elements:
+        states, settings, first = [self.states[i] for i in places], self.settings, bucket.parameters[0]
+        dtype = working_dtype(first)
+        names = [name for name, value in states[0].items() if isinstance(value, Tensor)]
+        state = {name: bucket.read([each[name] for each in states], dtype) for name in names}
+        point = bucket.read([p.detach() for p in bucket.parameters], dtype)
+        layout = layout_for(settings["group"], settings["base"], first.dtype)
+        return Elements(layout, point, layout.element(point, state), state, states[0]["steps"])
+
+    def _covector(self, bucket: Bucket, places: list[int], elements: Elements, gradients: Gradients) -> Any:
+        dtype, settings = working_dtype(bucket.parameters[0]), self.settings
+        samples, found = [self.samples[i] for i in places], [gradients[i] for i in places]
+        theta = bucket.read(samples, dtype)
+        pairs = zip(bucket.parameters, found, strict=True)
+        gradient = bucket.read([torch.zeros_like(p) if g is None else g for p, g in pairs], dtype)
+        if settings["maximize"]:
+            gradient = -gradient
+        prior, N = settings["prior"], settings["data_size"]
+        if not self.rule.prior_in_covector:
+            pass
+        elif callable(prior):
+            gradient = gradient.add(bucket.read([prior_gradient(prior, sample) for sample in samples], dtype), alpha=1 / N)
+        elif prior:
+            gradient = gradient.add(theta, alpha=prior / N)
+        return self.rule.covector(elements, bucket, theta, gradient, settings)
+
+
+def all_finite(gradients: Sequence[Tensor]) -> bool:
+    """Whether no gradient has an infinite or NaN value. Shards: those of this rank."""
+    # A sum is quickest, and finite only if all its numbers are; that of large numbers may overflow.
+    for gradient in [g.to_local() if is_sharded(g) else g for g in gradients]:  # pyright: ignore[reportAttributeAccessIssue]
+        total = gradient.sum(dtype=torch.float64 if gradient.dtype == torch.float64 else torch.float32)
+        if not (bool(total.isfinite()) or bool(gradient.isfinite().all())):
+            return False
+    return True
+
+
+def prior_gradient(prior: Callable[..., Any], theta: Tensor) -> Tensor:
+    """∇R(θ) of a prior that is a function."""
+    with torch.enable_grad():
+        leaf = theta.detach().requires_grad_()
+        value = prior(leaf)
+        if not (isinstance(value, Tensor) and value.requires_grad):
+            came = "a tensor without a gradient" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise ValueError(
+                f"A prior that is a function must return a tensor that depends on its argument, but returned {came}. Compute "
+                "it with torch operations, without item() or detach()."
+            )
+        return torch.autograd.grad(value.sum(), leaf)[0]
+
+
+# States that fit their parameter.
+
+
+def fit_state(name: str, p: Tensor, state: ParameterState, settings: Settings, rule: Rule) -> None:
+    """Gives a parameter's state the blocks, precision and layout that the parameter needs now. Another shape is refused."""
+    elementwise = settings["group"].elementwise
+    needed = rule.start(torch.ones(1, dtype=p.dtype) if elementwise else p, settings)
+    if "remainder" not in needed:  # of a narrower dtype that the parameter had: the point is what the module shows
+        state.pop("remainder", None)
+    for key, like in [(key, like) for key, like in needed.items() if isinstance(like, Tensor)]:
+        value, shape = state.get(key), p.shape if elementwise else like.shape
+        if value is None and key == "remainder":  # the parameter had a wider dtype, which rounded nothing away
+            value = torch.zeros_like(p, dtype=like.dtype, requires_grad=False)
+        if value is None or value.shape != shape:
+            found = "nothing" if value is None else f"the shape {tuple(value.shape)}"
+            raise ValueError(
+                f"The parameter {name} of shape {tuple(p.shape)} needs a state {key} of shape {tuple(shape)}, but has "
+                f"{found}. Load a checkpoint of the same model; after a change of shape, build a new optimizer."
+            )
+        state[key] = in_layout_of(p, value.to(like.dtype))
+
+
+def in_layout_of(p: Tensor, value: Tensor) -> Tensor:
+    """A state, a sample or a block of a covector in the memory layout and on the device that the parameter has now."""
+    if value.shape != p.shape or value.stride() == p.stride() or is_sharded(p):
+        return value.to(p.device)
+    return torch.empty_like(p, dtype=value.dtype, requires_grad=False).copy_(value)
+
+
+def family_of(p: Tensor, state: ParameterState, settings: Settings) -> Family[Any]:
+    """The member of its family that a parameter has reached, as a copy; shards are gathered."""
+    layout = layout_for(settings["group"], settings["base"], p.dtype)
+    point = full(p.detach()).to(working_dtype(p), copy=True)
+    copies = {name: full(value).clone() for name, value in state.items() if isinstance(value, Tensor)}
+    return Family(settings["group"], settings["base"], layout.family_element(point, copies))
