@@ -5,13 +5,14 @@ the samples that the optimizer puts into the module; everything else they comput
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from support.problems import closure_for
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import liebayes as lb
 from liebayes.bases import Base, Cauchy, Dirac, Exponential, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
@@ -45,14 +46,7 @@ def losses_and_weights(build: Callable[[Any], Any], steps: int = 100) -> tuple[l
     losses = []
     for step in range(steps):
         batch = order[step * 16 % 1600 :][:16]
-
-        def closure(batch: Tensor = batch) -> Tensor:
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x[batch]), y[batch])
-            loss.backward()
-            return loss
-
-        losses.append(float(optimizer.step(closure).detach()))
+        losses.append(float(optimizer.step(closure_for(optimizer, model, x[batch], y[batch])).detach()))
     return losses, [t.detach() for t in model.state_dict().values()]
 
 
@@ -111,7 +105,7 @@ def test_additive_with_one_sample_is_anticorrelated_noise_injection() -> None:
 # Alg. 1–3 as printed.
 
 
-def additive_as_printed(g, M, thetas, gradients, *, alpha, beta, c, tau, slope):
+def additive_as_printed(g, M, thetas, gradients, *, alpha, beta, c, slope):
     """Alg. 1, lines 6–8; `c` is c_F of A.3, 1 where it is absorbed."""
     U = sum(grad + slope(theta) / N for theta, grad in zip(thetas, gradients, strict=True)) / len(thetas)
     M = (1 - beta) * (U / c) + beta * M
@@ -189,73 +183,69 @@ def start(positive: bool) -> list[nn.Parameter]:
     return [nn.Parameter(0.5 * p.abs() + 0.1 if positive else 0.5 * p) for p in points]
 
 
-def samples_of_a_step(optimizer: Any, parameters: list[nn.Parameter], samples: int) -> list[list[Tensor]]:
+def samples_of_a_step(optimizer: Any, parameters: list[nn.Parameter]) -> list[list[Tensor]]:
     """One step of the optimizer; returns the samples it took, for each tensor."""
     seen: list[list[Tensor]] = []
 
-    def closure() -> Tensor:
+    def closure() -> None:
         optimizer.zero_grad()
         seen.append([p.detach().clone() for p in parameters])
-        loss = loss_of(list(parameters))
-        loss.backward()
-        return loss
+        loss_of(list(parameters)).backward()
 
     optimizer.step(closure)
-    assert len(seen) == samples
     return seen
 
 
-@pytest.mark.parametrize("samples", [1, 3])
-@pytest.mark.parametrize("prior", PRIORS)
+def follow(optimizer: Any, parameters: list[nn.Parameter], states: list[Any], printed: Callable[..., Any]) -> Iterator[None]:
+    """Six steps of the optimizer, and of the printed algorithm on the same samples."""
+    for _ in range(6):
+        seen = samples_of_a_step(optimizer, parameters)
+        assert len(seen) == optimizer.mc_samples
+        gradients = [gradients_at(thetas) for thetas in seen]
+        for i, state in enumerate(states):
+            states[i] = printed(*state, [t[i] for t in seen], [v[i] for v in gradients])
+        yield
+
+
+several_samples = pytest.mark.parametrize("samples", [1, 3])
+every_prior = pytest.mark.parametrize("prior", PRIORS)
+
+
+@several_samples
+@every_prior
 @pytest.mark.parametrize(("base", "metric"), [(Normal(0.2), Absorbed()), (Uniform(0.3), Absorbed()), (Laplace(0.2), Fisher())])
 def test_algorithm_1(base: Base, metric: Any, prior: str, samples: int) -> None:
-    parameters = start(positive=False)
-    given, slope = PRIORS[prior]
-    optimizer = lb.AdditiveBLR(
-        parameters, 0.05, data_size=N, base=base, momentum=0.8, mc_samples=samples, prior=given, metric=metric
-    )
+    parameters, (given, slope) = start(positive=False), PRIORS[prior]
+    settings = {"data_size": N, "momentum": 0.8, "mc_samples": samples, "prior": given}
+    optimizer = lb.AdditiveBLR(parameters, 0.05, base=base, metric=metric, **settings)
     c = fisher_constants(base)[1] if isinstance(metric, Fisher) else 1.0
-    g = [p.detach().clone() for p in parameters]
-    M = [torch.zeros_like(p) for p in g]
-    for _ in range(6):
-        seen = samples_of_a_step(optimizer, parameters, samples)
-        gradients = [gradients_at(thetas) for thetas in seen]
-        for i in range(2):
-            g[i], M[i] = additive_as_printed(
-                g[i], M[i], [t[i] for t in seen], [v[i] for v in gradients], alpha=0.05, beta=0.8, c=c, tau=0.0, slope=slope
-            )
-            torch.testing.assert_close(parameters[i].detach(), g[i], rtol=1e-8, atol=1e-10)
+    states: list[Any] = [(p.detach().clone(), torch.zeros_like(p)) for p in parameters]
+    for _ in follow(optimizer, parameters, states, partial(additive_as_printed, alpha=0.05, beta=0.8, c=c, slope=slope)):
+        for p, (g, _M) in zip(parameters, states, strict=True):
+            torch.testing.assert_close(p.detach(), g, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("samples", [1, 3])
-@pytest.mark.parametrize("prior", PRIORS)
+@several_samples
+@every_prior
 @pytest.mark.parametrize(
     ("base", "metric"),
     [(Rayleigh(), Absorbed()), (Exponential(0.5), Fisher()), (Rayleigh(0.7), Fisher()), (LogNormal(0.5), Fisher())],
 )
 def test_algorithm_2(base: Base, metric: Any, prior: str, samples: int) -> None:
-    parameters = start(positive=True)
-    given, slope = PRIORS[prior]
-    optimizer = lb.MultiplicativeBLR(
-        parameters, 0.2, data_size=N, base=base, temperature=3.0, momentum=0.8, mc_samples=samples, prior=given, metric=metric,
-        max_step=None,
-    )  # fmt: skip
+    parameters, (given, slope) = start(positive=True), PRIORS[prior]
+    settings = {"data_size": N, "temperature": 3.0, "momentum": 0.8, "mc_samples": samples, "prior": given, "max_step": None}
+    optimizer = lb.MultiplicativeBLR(parameters, 0.2, base=base, metric=metric, **settings)
     c = fisher_constants(base)[0] if isinstance(metric, Fisher) else 1.0
-    g = [p.detach() / base.mean for p in parameters]
-    M = [torch.zeros_like(p) for p in g]
-    for _ in range(6):
-        seen = samples_of_a_step(optimizer, parameters, samples)
-        gradients = [gradients_at(thetas) for thetas in seen]
-        for i in range(2):
-            g[i], M[i] = multiplicative_as_printed(
-                g[i], M[i], [t[i] for t in seen], [v[i] for v in gradients], alpha=0.2, beta=0.8, c=c, tau=3.0, slope=slope
-            )
+    states: list[Any] = [(p.detach() / base.mean, torch.zeros_like(p)) for p in parameters]
+    printed = partial(multiplicative_as_printed, alpha=0.2, beta=0.8, c=c, tau=3.0, slope=slope)
+    for _ in follow(optimizer, parameters, states, printed):
+        for p, (g, _M) in zip(parameters, states, strict=True):
             # The quadrature of the oracle's constant has its own error.
-            torch.testing.assert_close(parameters[i].detach(), g[i] * base.mean, rtol=1e-7, atol=1e-10)
+            torch.testing.assert_close(p.detach(), g * base.mean, rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("samples", [1, 3])
-@pytest.mark.parametrize("prior", PRIORS)
+@several_samples
+@every_prior
 @pytest.mark.parametrize(
     ("base", "metric", "scale_lr"),
     [
@@ -269,28 +259,22 @@ def test_algorithm_2(base: Base, metric: Any, prior: str, samples: int) -> None:
     ],
 )
 def test_algorithm_3(base: Base, metric: Any, scale_lr: float | None, prior: str, samples: int) -> None:
-    parameters = start(positive=False)
-    given, slope = PRIORS[prior]
-    optimizer = lb.AffineBLR(
-        parameters, 0.1, data_size=N, scale_lr=scale_lr, base=base, temperature=3.0, momentum=0.8, scale_momentum=0.5,
-        mc_samples=samples, prior=given, metric=metric, max_step=None,
-    )  # fmt: skip
+    parameters, (given, slope) = start(positive=False), PRIORS[prior]
+    settings = {"data_size": N, "temperature": 3.0, "mc_samples": samples, "prior": given, "max_step": None}
+    momenta = {"momentum": 0.8, "scale_momentum": 0.5}
+    optimizer = lb.AffineBLR(parameters, 0.1, scale_lr=scale_lr, base=base, metric=metric, **momenta, **settings)
     c_X, c_y = fisher_constants(base) if isinstance(metric, Fisher) else (1.0, 1.0)
-    scale_alpha = 0.1 if scale_lr is None else scale_lr
-    state = [(torch.ones_like(p), p.detach().clone(), torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
-    for _ in range(6):
-        seen = samples_of_a_step(optimizer, parameters, samples)
-        gradients = [gradients_at(thetas) for thetas in seen]
+    rates = {"alpha": 0.1, "scale_alpha": 0.1 if scale_lr is None else scale_lr, "beta_1": 0.8, "beta_2": 0.5}
+    zeros = [torch.zeros_like(p) for p in parameters]
+    states: list[Any] = [(1 + zero, p.detach().clone(), zero, zero) for p, zero in zip(parameters, zeros, strict=True)]
+    for _ in follow(
+        optimizer, parameters, states, partial(affine_as_printed, **rates, c_X=c_X, c_y=c_y, tau=3.0, slope=slope)
+    ):
         families = optimizer.families()
-        for i, p in enumerate(parameters):
-            state[i] = affine_as_printed(
-                *state[i], [t[i] for t in seen], [v[i] for v in gradients], alpha=0.1, scale_alpha=scale_alpha, beta_1=0.8,
-                beta_2=0.5, c_X=c_X, c_y=c_y, tau=3.0, slope=slope,
-            )  # fmt: skip
-            A, b = state[i][:2]
+        for p, (A, b, *_momenta) in zip(parameters, states, strict=True):
             torch.testing.assert_close(p.detach(), b, rtol=1e-7, atol=1e-9)
             torch.testing.assert_close(families[p].element.scale, A, rtol=1e-7, atol=1e-9)
-    assert not torch.allclose(state[0][0], torch.ones(3, dtype=torch.float64), rtol=1e-3)  # the scale has moved
+    assert not torch.allclose(states[0][0], torch.ones(3, dtype=torch.float64), rtol=1e-3)  # the scale has moved
 
 
 def test_the_noise_of_the_oracle_is_the_base() -> None:
@@ -320,7 +304,7 @@ def test_a_callable_prior_equals_its_precision(kind: Any, foreach: bool) -> None
         parameters = start(positive=True)
         optimizer = kind(parameters, 0.05, data_size=N, prior=prior, mc_samples=2, foreach=foreach)
         for _ in range(5):
-            samples_of_a_step(optimizer, parameters, 2)
+            samples_of_a_step(optimizer, parameters)
         results.append([p.detach() for p in parameters])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

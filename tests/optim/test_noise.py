@@ -1,7 +1,6 @@
-"""The noise of training: independent per tensor, step and sample, a matter of counters alone, and resumable."""
+"""The noise of training: independent per tensor, step, sample and seed, a function of counters alone, and resumable."""
 
 import math
-from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -11,85 +10,81 @@ from torch import Tensor, nn
 
 import liebayes as lb
 from liebayes.bases import Normal
-from liebayes.optim import buckets
 from liebayes.optim.noise import stream_generator
 
 COUNT = 4000
 
 
-def tensors() -> list[nn.Parameter]:
-    return [nn.Parameter(torch.zeros(COUNT)), nn.Parameter(torch.zeros(40, 100)), nn.Parameter(torch.zeros(COUNT))]
+def noise_of_steps(optimizer: Any, steps: int, used: tuple[int, ...] = (0, 1, 2)) -> Tensor:
+    """One row for every sample and tensor: the parameters stay at zero, so that samples are noise."""
+    parameters, drawn = optimizer.param_groups[0]["params"], []
 
-
-def one_step(optimizer: Any, parameters: list[nn.Parameter], samples: int) -> list[list[Tensor]]:
-    """The noise of one step, for each sample and tensor; the parameters stay at zero, so samples are noise."""
-    drawn: list[list[Tensor]] = []
-
-    def closure() -> Tensor:
+    def closure() -> None:
         optimizer.zero_grad()
-        drawn.append([p.detach().flatten().clone() for p in parameters])
-        loss = sum((0 * p.sum() for p in parameters), torch.zeros(()))
-        loss.backward()
-        return loss
+        drawn.extend(p.detach().flatten().clone() for p in parameters)
+        sum((0 * parameters[k].sum() for k in used), torch.zeros(())).backward()
 
-    optimizer.step(closure)
-    assert len(drawn) == samples
-    return drawn
+    for _ in range(steps):
+        optimizer.step(closure)
+    return torch.stack(drawn)
 
 
-def still(parameters: list[nn.Parameter], samples: int = 2, **options: Any) -> Any:
-    """Unit noise around zero, where it stays."""
-    return lb.AdditiveBLR(parameters, 0.1, data_size=10, base=Normal(1.0), prior=0.0, mc_samples=samples, **options)
+def still(**options: Any) -> Any:
+    """Three tensors with unit noise around zero, where they stay."""
+    parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((COUNT,), (40, 100), (COUNT,))]
+    settings = {"data_size": 10, "base": Normal(1.0), "prior": 0.0, "mc_samples": 2, **options}
+    return lb.AdditiveBLR(parameters, 0.1, **settings)
 
 
-def test_independent_per_tensor_step_and_sample() -> None:
-    parameters = tensors()
-    optimizer = still(parameters)
-    drawn = [noise for _ in range(6) for sample in one_step(optimizer, parameters, 2) for noise in sample]
-    assert len(drawn) == 36
-    matrix = torch.stack(drawn)
-    correlations = torch.corrcoef(matrix)
-    off = correlations[~torch.eye(36, dtype=torch.bool)]
+@pytest.mark.parametrize("noise", ["torch", "philox", None])
+def test_independent_per_tensor_step_and_sample(noise: Any) -> None:
+    drawn = noise_of_steps(still(noise=noise), 6)
+    assert drawn.shape == (36, COUNT)
     # 630 correlations, each of deviation 1/√4000: 5 of them leave a chance of 4e-4.
-    assert float(off.abs().max()) < 5 / math.sqrt(COUNT)
+    assert float((torch.corrcoef(drawn) - torch.eye(36)).abs().max()) < 5 / math.sqrt(COUNT)
     for lag in (1, 2, 16):  # within a tensor, and where one tensor's stream would continue another's
-        shifted = torch.corrcoef(torch.cat([matrix[:, lag:], matrix[:, :-lag]]))[:36, 36:]
+        shifted = torch.corrcoef(torch.cat([drawn[:, lag:], drawn[:, :-lag]]))[:36, 36:]
         assert float(shifted.abs().max()) < 5.5 / math.sqrt(COUNT - lag)
-    # Equal values: of 144,000 float32 Normals a few coincide by rounding; a stream used twice would give thousands.
-    assert matrix.numel() - matrix.unique().numel() < 0.02 * matrix.numel()
-    for a, b in pairwise(drawn):
-        assert not torch.isin(a[:50], b).sum() > 5
-    assert abs(float(matrix.mean())) < 4 / math.sqrt(matrix.numel())
-    assert abs(float(matrix.var()) - 1) < 4 * math.sqrt(2 / matrix.numel())
+    # Of 144,000 float32 Normals a few coincide by rounding; a stream used twice would give thousands.
+    assert drawn.numel() - drawn.unique().numel() < 0.02 * drawn.numel()
+    assert abs(float(drawn.mean())) < 4 / math.sqrt(drawn.numel())
+    assert abs(float(drawn.var()) - 1) < 4 * math.sqrt(2 / drawn.numel())
 
 
-def test_seeds_are_independent() -> None:
-    parameters = tensors()
-    first, second = (one_step(still(parameters, 1, seed=seed), parameters, 1)[0] for seed in (0, 1))
-    again = one_step(still(parameters, 1, seed=0), parameters, 1)[0]
-    for a, b, c in zip(first, second, again, strict=True):
-        assert torch.equal(a, c)
+def test_seeds_are_independent_and_torchs_own_generator_plays_no_part() -> None:
+    runs = []
+    for own, seed in enumerate((0, 1, 0)):
+        torch.manual_seed(own)
+        before = torch.get_rng_state()
+        runs.append(noise_of_steps(still(seed=seed), 1))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(runs[0], runs[2])
+    for a, b in zip(runs[0], runs[1], strict=True):
         assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 4.5 / math.sqrt(COUNT)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 12345, 2**40 + 3])
+def test_a_resumed_run_has_the_noise_of_an_uninterrupted_one() -> None:
+    optimizer = still()
+    noise_of_steps(optimizer, 3)
+    resumed = still(seed=99)  # the checkpoint's seed counts
+    resumed.load_state_dict(optimizer.state_dict())
+    assert torch.equal(noise_of_steps(resumed, 3), noise_of_steps(optimizer, 3))
+
+
+def test_a_parameter_without_gradient_keeps_its_place_in_the_stream() -> None:
+    """The noise of the others does not depend on which parameters happen to have a gradient."""
+    all_used, some_used = (noise_of_steps(still(mc_samples=1), 3, used) for used in ((0, 1, 2), (0, 2)))
+    assert torch.equal(all_used.view(3, 3, -1)[:, 2], some_used.view(3, 3, -1)[:, 2])
+
+
+@pytest.mark.parametrize("seed", [0, 2**40 + 3])
 def test_no_two_counters_share_a_seed(seed: int) -> None:
     """torch keeps 32 bits of a seed; of 2¹⁶ hashed ones two would collide (half a pair), with a bijection none."""
-    seeds = []
-
-    class Recorder:
-        def __init__(self, device: Any) -> None:
-            pass
-
-        def manual_seed(self, value: int) -> "Recorder":
-            seeds.append(value)
-            return self
-
-    with mock.patch("torch.Generator", Recorder):
-        for step in range(2**12):
-            for stream in range(2**4):
-                stream_generator(seed, step, stream, torch.device("cpu"))
-    assert len(set(seeds)) == 2**16
+    with mock.patch("torch.Generator") as generator:
+        for counter in range(2**16):
+            stream_generator(seed, counter >> 4, counter & 15, torch.device("cpu"))
+    seeds = {call.args[0] for call in generator.return_value.manual_seed.call_args_list}
+    assert len(seeds) == 2**16
     assert all(0 <= s < 2**32 for s in seeds)
 
 
@@ -101,57 +96,3 @@ def test_neighbouring_counters_give_unrelated_numbers() -> None:
     ]
     off = torch.corrcoef(torch.stack(rows)) - torch.eye(len(rows))
     assert float(off.abs().max()) < 5 / math.sqrt(20_000)
-
-
-@pytest.mark.parametrize("size", [buckets.SIZE, 1000])
-def test_the_same_noise_with_and_without_foreach(size: int) -> None:
-    with mock.patch.object(buckets, "SIZE", size):
-        runs = []
-        for foreach in (True, False):
-            parameters = tensors()
-            optimizer = still(parameters, foreach=foreach)
-            runs.append([noise for _ in range(2) for sample in one_step(optimizer, parameters, 2) for noise in sample])
-    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
-
-
-def test_noise_does_not_depend_on_torchs_own_generator_nor_touch_it() -> None:
-    parameters = tensors()
-    runs = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        runs.append(one_step(still(parameters), parameters, 2))
-        assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(a, b) for s, t in zip(*runs, strict=True) for a, b in zip(s, t, strict=True))
-
-
-def test_after_resume_the_noise_of_an_uninterrupted_run() -> None:
-    parameters = tensors()
-    optimizer = still(parameters)
-    for _ in range(3):
-        one_step(optimizer, parameters, 2)
-    checkpoint = optimizer.state_dict()
-    expected = [one_step(optimizer, parameters, 2) for _ in range(3)]
-    resumed = still(parameters, seed=99)  # the checkpoint's seed counts
-    resumed.load_state_dict(checkpoint)
-    found = [one_step(resumed, parameters, 2) for _ in range(3)]
-    for a, b in zip(expected, found, strict=True):
-        assert all(torch.equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True))
-
-
-def test_a_parameter_without_gradient_keeps_its_place_in_the_stream() -> None:
-    """The noise of the others does not depend on which parameters happen to have a gradient."""
-    runs = []
-    for unused in (True, False):
-        parameters = tensors()
-        optimizer = still(parameters, 1)
-        drawn = []
-        for _ in range(3):
-            optimizer.zero_grad()
-            with optimizer.sampled():
-                drawn.append([p.detach().clone() for p in parameters])
-                (0 * (parameters[0].sum() + (0 if unused else parameters[1].sum()) + parameters[2].sum())).backward()
-            optimizer.step()
-        runs.append(drawn)
-    for a, b in zip(*runs, strict=True):
-        assert torch.equal(a[2], b[2])
