@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from liebayes import native
-from liebayes.optim import philox
+from liebayes.bases import philox
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

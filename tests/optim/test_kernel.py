@@ -17,9 +17,9 @@ from torch import Tensor
 
 import liebayes as lb
 from liebayes import native
-from liebayes.bases import Base, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
+from liebayes.bases import Base, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform, philox
 from liebayes.groups import Additive, DiagonalAffine, Multiplicative
-from liebayes.optim import LieGroupBLR, philox
+from liebayes.optim import LieGroupBLR
 from liebayes.rule import Absorbed, Adaptive, Fisher
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built here")

@@ -23,8 +23,8 @@ from liebayes.bases import (
     StudentT,
     Uniform,
     from_distribution,
+    philox,
 )  # fmt: skip
-from liebayes.optim import philox
 
 COUNT = 200_000
 

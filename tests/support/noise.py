@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from liebayes.bases import Base, Dirac, StudentT
-from liebayes.optim import philox
+from liebayes.bases import Base, Dirac, StudentT, philox
 from liebayes.optim.noise import Noise, Source
 
 from .registry import BASES

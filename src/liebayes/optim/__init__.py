@@ -1,8 +1,9 @@
 """The rule as drop-in PyTorch optimizers (Alg. 1–3)."""
 
 from .distributed import gathered, local_gradients
-from .optimizer import LieGroupBLR, NonFiniteError
+from .optimizer import LieGroupBLR
 from .presets import AdditiveBLR, AffineBLR, MultiplicativeBLR, default_base
+from .sampling import NonFiniteError
 
 __all__ = [
     "AdditiveBLR",

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from .. import native
+from ..bases.philox import supports
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Fisher
 from .buckets import is_dense
-from .layout import layout_for
 from .noise import Noise, describe_noise
-from .philox import supports
-from .rule import Rule, Settings
+from .rule import Rule, Settings, layout_for
 from .store import Gradients, Store, all_finite
 
 _GROUPS: dict[type, int] = {Additive: 0, Multiplicative: 1, DiagonalAffine: 2}

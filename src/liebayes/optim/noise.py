@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from .. import bases, native
-from ..bases import Base
-from . import philox
+from ..bases import Base, philox
 
 Source = Literal["xoshiro", "philox", "torch"]
 

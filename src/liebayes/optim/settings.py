@@ -16,8 +16,8 @@ from ..groups import LieGroup, Product
 from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import require_metric
 from .distributed import is_sharded, require_shardable, shard_like
-from .layout import layout_for
 from .noise import Source
+from .rule import layout_for
 
 Prior = float | Callable[[Tensor], Tensor]
 

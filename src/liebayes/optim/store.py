@@ -19,9 +19,8 @@ from torch import Tensor
 from ..rule import Family
 from .buckets import SIZE, Bucket, buckets
 from .distributed import draw_like, full, is_sharded
-from .layout import layout_for, working_dtype
 from .noise import Noise
-from .rule import Elements, ParameterState, Rule, Settings
+from .rule import Elements, ParameterState, Rule, Settings, layout_for, working_dtype
 
 Gradients = Sequence[Tensor | None]
 """One for each parameter of a store."""

@@ -25,7 +25,7 @@ from .settings import named
 from .store import Store, Sums, TorchStore, all_finite, fit_state, in_layout_of
 
 if TYPE_CHECKING:
-    from .optimizer import LieGroupBLR
+    from .sampling import SamplingOptimizer
 
 _owners: Any = WeakTensorKeyDictionary()
 """For every parameter that is trained, a weak reference to the stores that hold its state."""
@@ -34,7 +34,7 @@ _owners: Any = WeakTensorKeyDictionary()
 class Stores:
     """The stores of an optimizer."""
 
-    def __init__(self, optimizer: LieGroupBLR) -> None:
+    def __init__(self, optimizer: SamplingOptimizer) -> None:
         self._optimizer: Any = weakref.proxy(optimizer)
         self._stores: list[Store] = []
         self._sums: Sums = {}

@@ -28,7 +28,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..bases import Base, Cauchy, Dirac, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
+from .base import Base
+from .half_line import Exponential, LogNormal, Rayleigh
+from .real_line import Cauchy, Dirac, Gumbel, Laplace, Normal, StudentT, Uniform
 
 GROUP = 32
 """Elements that share eight counters."""
