@@ -1,4 +1,4 @@
-"""The program: `liebayes train | evaluate | predict | compare | sweep | ...`."""
+"""Entry point of `liebayes train | evaluate | predict | compare | sweep | ...`: warnings, errors and exit status."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from contextlib import suppress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit status: 0, 1 for a failure, 2 for wrong usage, 130 for an interruption."""
+    """Runs the program and returns its exit status: 0, 1 for a failure, 2 for wrong usage, 130 for an interruption."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    with suppress(AttributeError):  # of a terminal without our letters, and of what stands in for one in tests
+    with suppress(AttributeError):  # a replaced stdout may not have it
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with warnings.catch_warnings():
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python would complain once more when it closes.
+        # The reader of the pipe has closed it; without this, Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, KeyboardInterrupt) as error:
@@ -37,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif text:
             print(" ".join(text.split()), file=sys.stderr)
         elif status != 130:
-            # torchrun ends all ranks as soon as one has failed: a silent one lets the one that speaks go first.
+            # torchrun kills all ranks as soon as one fails: a rank with nothing to say waits for the one with the message.
             with suppress(KeyboardInterrupt):
                 time.sleep(10)
         return status
 
 
 def _account(error: BaseException) -> tuple[str, int]:
-    """What to say about an error, in one line, and the exit status."""
+    """The message of an error and the exit status. Ranks that would repeat the message have none."""
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted.", 130
     if isinstance(error, ModuleNotFoundError):
@@ -57,9 +57,9 @@ def _account(error: BaseException) -> tuple[str, int]:
     first_rank = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
     if isinstance(error, InterruptedRunError):
         return str(error) if first_rank else "", 130
-    # The kinds of DataError are about files; DataError itself is about the name of a data set or a folder.
+    # Subclasses of DataError are about files; DataError itself is about the name of a data set or folder.
     if isinstance(error, SettingsError) or type(error) is DataError:
-        return f"liebayes: {error}" if first_rank else "", 2  # every rank reads the same command line
+        return f"liebayes: {error}" if first_rank else "", 2  # all ranks have the same command line
     if isinstance(error, PeerError):
         return "", 1
     return f"liebayes: {str(error) or type(error).__name__}", 1

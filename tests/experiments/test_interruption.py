@@ -174,7 +174,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     good = checkpoint.previous(last).read_bytes()
     damage(last)
     damaged = last.read_bytes()
-    with pytest.warns(CheckpointWarning, match=r"Going on from previous-checkpoint\.safetensors"):
+    with pytest.warns(CheckpointWarning, match=r"Continuing from previous-checkpoint\.safetensors"):
         resume(stopped)
     assert same(unbroken, stopped)
     assert (stopped / "damaged-checkpoint.safetensors").read_bytes() == damaged
@@ -311,7 +311,7 @@ def test_a_failed_save_keeps_the_checkpoint(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("safetensors.torch.save_file", full)
     before = contents(tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"could not be written: No space left on device\. The checkpoint before it is kept"
+        CheckpointError, match=r"could not be written: No space left on device\. The previous checkpoint is kept"
     ):
         checkpoint.save({"number": 3, "tensor": torch.arange(3)}, path)
     assert contents(tmp_path) == before
@@ -338,7 +338,7 @@ def test_the_system_refuses_in_the_middle_of_a_checkpoint(stopped: Path) -> None
 def test_a_full_disk_is_reported_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=500_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(RunError, match=r"has 0\.5 MB free, but its checkpoints need 1\.0 MB\. Make room"):
+    with pytest.raises(RunError, match=r"has 0\.5 MB free, but its checkpoints need 1\.0 MB\. Free some space"):
         train(settings(tmp_path / "run"))
     assert contents(tmp_path) == {}
 

@@ -93,7 +93,7 @@ FAILURES = {
     "evaluate nothing": "holds no run",
     "compare FILE": "holds no run",
     "predict RUN nothing.png": "nothing.png does not exist",
-    "predict RUN EMPTY": "holds no pictures",
+    "predict RUN EMPTY": "holds no image files",
     "predict RUN FILE": "is none of .png",
 }
 
@@ -300,7 +300,7 @@ def test_folders_above_runs_are_left_out(runs: Path, tmp_path: Path, capsys: Cap
     assert main(["compare", str(tmp_path / "table1"), str(runs / "affine")]) == 0
     said = capsys.readouterr()
     assert "affine" in said.out
-    assert said.err == f"liebayes: left out, as their runs are deeper below: {tmp_path / 'table1'}\n"
+    assert said.err == f"liebayes: skipped, because their runs are in subfolders: {tmp_path / 'table1'}\n"
     assert main(["compare", str(tmp_path / "table1")]) == 1
     assert f"give those, such as {tmp_path / 'table1' / 'smoke' / 'sgd'}." in capsys.readouterr().err
     (tmp_path / "sweep.json").write_text("[]")
@@ -534,7 +534,7 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path: Path, capsys: Captured
     (output / "seed-0").mkdir(parents=True)
     with RunDirectory(output / "seed-0").opened(False, 0):
         assert main(["sweep", str(file), "--output", str(output)]) == 1
-    assert "seed-0: left out. Another process is training" in capsys.readouterr().out
+    assert "seed-0: skipped. Another process is training" in capsys.readouterr().out
     assert [row["run"] for row in json.loads((output / "sweep.json").read_text())] == ["seed-1"]
     assert main(["sweep", str(file), "--output", str(output)]) == 0
     assert {row["run"] for row in json.loads((output / "sweep.json").read_text())} == {"seed-0", "seed-1"}

@@ -1,4 +1,4 @@
-"""Training runs as the program runs them, from Python.
+"""Training runs of the program, from Python:
 
 from pathlib import Path
 from liebayes.experiments import TrainSettings, resume, train

@@ -1,7 +1,7 @@
 """Checkpoints: a tree of tensors, numbers and strings in one safetensors file. No code is pickled.
 
-A file is written beside its place and moved there when it is complete; the one before is kept under another name. So whatever
-happens while writing, a good checkpoint is left. A checksum over everything tells a good one from a damaged one.
+A file is written beside its place and moved there when it is complete; the previous one is kept under another name. So a good
+checkpoint survives whatever happens while writing. A checksum over everything detects damage.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ FORMAT = "liebayes checkpoint 1"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be read, or be written."""
+    """A checkpoint that cannot be read or written."""
 
 
 class CheckpointWarning(UserWarning):
-    """The last checkpoint was damaged, and the one before is used."""
+    """The last checkpoint is damaged, and the previous one is used."""
 
 
 def save(tree: Mapping[str, Any], path: Path) -> None:
@@ -52,23 +52,23 @@ def save(tree: Mapping[str, Any], path: Path) -> None:
     try:
         with atomic_write(path, alone=True) as partial:
             save_file(tensors, partial, metadata={"format": FORMAT, "tree": text, "checksum": _checksum(text, tensors)})
-            with open(partial, "rb") as file:  # before the old one gives up its name
+            with open(partial, "rb") as file:  # before the old one is renamed
                 os.fsync(file.fileno())
-            # Killed after this line, a run has no last checkpoint, and goes on from the previous one.
+            # A run killed after this line continues from the previous checkpoint.
             if path.exists():
                 os.replace(path, previous(path))
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"{path} could not be written: {reason}. The checkpoint before it is kept.") from error
+        raise CheckpointError(f"{path} could not be written: {reason}. The previous checkpoint is kept.") from error
 
 
 def previous(path: Path) -> Path:
-    """Where the checkpoint before the last one is."""
+    """The path of the checkpoint before the last one."""
     return path.with_name(f"previous-{path.name}")
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads a tree back. A file that is not a whole checkpoint is refused."""
+    """Reads a tree back. Refuses a file that is not a complete checkpoint."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -79,14 +79,14 @@ def load(path: Path) -> dict[str, Any]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         text = metadata["tree"]
         if _checksum(text, tensors) != metadata["checksum"]:
-            raise CheckpointError(f"{path} is damaged: its checksum does not fit its content.")
+            raise CheckpointError(f"{path} is damaged: its checksum does not match its content.")
         return _rebuild(json.loads(text), tensors)
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, KeyError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}.") from error
 
 
 def load_last_good(path: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that can be read; None where there is none at all. Nothing is written."""
+    """The newest checkpoint that can be read; None if there is no checkpoint. Writes nothing."""
     problems: list[str] = []
     for candidate in (path, previous(path)):
         if not candidate.exists():
@@ -97,7 +97,7 @@ def load_last_good(path: Path) -> dict[str, Any] | None:
             problems.append(str(error))
             continue
         if problems:
-            warnings.warn(f"{problems[0]} Going on from {candidate.name}.", CheckpointWarning, stacklevel=2)
+            warnings.warn(f"{problems[0]} Continuing from {candidate.name}.", CheckpointWarning, stacklevel=2)
         return tree
     if problems:
         raise CheckpointError(" ".join(problems) + " Nothing was changed; move these files away to start from the beginning.")
@@ -105,7 +105,7 @@ def load_last_good(path: Path) -> dict[str, Any] | None:
 
 
 def set_damaged_aside(path: Path) -> None:
-    """Gives a damaged last checkpoint another name, or the next save would put it in the place of the good one before it."""
+    """Renames a damaged last checkpoint, because the next save would otherwise replace the good one with it."""
     if path.exists() and previous(path).exists():
         try:
             load(path)

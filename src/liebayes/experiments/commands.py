@@ -1,13 +1,13 @@
-"""The subcommands of the program, and their arguments."""
+"""The subcommands of the program. The signature of a function gives its arguments, its docstring the help."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from json import dumps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -98,25 +98,24 @@ def train(*, from_file: Path | None = None, **given: Any) -> None:
 
 @command
 def evaluate(runs: tuple[Path, ...], *, samples: int = 32, data_dir: Path | None = None, json: bool = False) -> None:
-    """Evaluate trained runs anew on their test data, or on the images they held out.
+    """Evaluate trained runs again, on their test data or on the images they held out.
 
-    Prints accuracy, NLL, ECE, Brier score and entropy of the predictive marginal, and of the point estimate.
+    Prints accuracy, NLL, ECE, Brier score and entropy of the predictive marginal and of the point estimate.
 
     Args:
         runs: run directories.
-        samples: samples of the posterior predictive.
-        data_dir: where data sets are, if not where the run had them.
-        json: print one JSON line for each run instead of a table.
+        samples: samples from the posterior predictive.
+        data_dir: the folder with the data sets, if it is not the one the run used.
+        json: print one JSON line per run instead of a table.
     """
     runs = _runs_among(runs)
     _require_samples(samples)
     results: list[dict[str, Any]] = []
     for path in runs:
         posterior, dataset, settings = open_run(path, data_dir)
-        used = predictive_samples(settings, samples)
-        results.append({"run": str(path), **evaluate_posterior(posterior, dataset, used)})
+        results.append({"run": str(path), **evaluate_posterior(posterior, dataset, predictive_samples(settings, samples))})
         if json:
-            print(_json(results[-1]), flush=True)
+            print(dumps(results[-1]), flush=True)
     if not json:
         show(figures(results))
 
@@ -131,18 +130,18 @@ def predict(
     output: Path | None = None,
     data_dir: Path | None = None,
 ) -> None:
-    """Predict the classes of images with a trained run.
+    """Classify images with a trained run.
 
-    Prints one JSON line for each image: class, confidence, entropy, mutual information and all probabilities.
+    Prints one JSON line per image: class, confidence, entropy, mutual information and all probabilities.
 
     Args:
         run: a run directory.
-        inputs: image files (PNG, JPEG, ...), folders of them, or arrays (.npy, .pt) of shape (N, C, H, W) or (N, H, W) as the
-            data set has them. Pictures are brought to the channels and the size of the data set.
-        samples: samples of the posterior predictive.
-        invert: turn pictures dark for light, such as ink on paper for a network trained on mnist.
-        output: where to write; the standard output by default.
-        data_dir: where data sets are, if not where the run had them.
+        inputs: image files (PNG, JPEG, ...), folders of them, or arrays (.npy, .pt) of shape (N, C, H, W) or (N, H, W) in the
+            format of the data set. Image files are converted to the channels and the size of the data set.
+        samples: samples from the posterior predictive.
+        invert: exchange dark and light, for example to give ink on paper to a network trained on mnist.
+        output: the file to write, instead of the standard output.
+        data_dir: the folder with the data sets, if it is not the one the run used.
     """
     _require_samples(samples)
     if output is not None and output.exists():
@@ -161,7 +160,7 @@ def predict(
             "mutual_information": round(float(prediction.mutual_information[i]), 6),
             "probabilities": [round(float(x), 6) for x in p],
         }
-        lines.append(_json(entry) + "\n")
+        lines.append(dumps(entry) + "\n")
     if output is None:
         sys.stdout.writelines(lines)
         return
@@ -171,7 +170,7 @@ def predict(
 
 @command
 def compare(runs: tuple[Path, ...]) -> None:
-    """Compare runs in a table: their settings and last figures.
+    """Compare runs in a table: their settings and their last figures.
 
     Args:
         runs: run directories.
@@ -190,15 +189,15 @@ def report(
 ) -> None:
     """Make one HTML page about runs: tables, curves, calibration, uncertainty, weights and features.
 
-    The page needs no network and no other file, and can be read on a phone.
+    The page is a single file that works offline and on a phone.
 
     Args:
-        runs: run directories of trained runs.
+        runs: run directories of finished runs.
         output: the page.
-        ood: images from outside the training data: a data set such as fashion-mnist, or test images made unlike themselves:
-            shuffled, noise, rotated or inverted. By default a related data set where it is present, otherwise shuffled.
-        image: the number of the test image that sorts the features of the first layer.
-        data_dir: where data sets are, if not where the run had them.
+        ood: out-of-distribution images: a data set such as fashion-mnist, or altered test images: shuffled, noise, rotated or
+            inverted. By default, a related data set if it is present, otherwise shuffled.
+        image: the number of the test image by whose activations the first-layer features are sorted.
+        data_dir: the folder with the data sets, if it is not the one the runs used.
     """
     runs = _runs_among(runs)
     from .report import write_report
@@ -219,12 +218,12 @@ def plot(
     """Write the pictures of `report` as files.
 
     Args:
-        runs: run directories of trained runs.
+        runs: run directories of finished runs.
         output: the folder for the pictures.
         format: png or svg.
-        ood: images from outside the training data, as for `report`.
-        image: the number of the test image that sorts the features of the first layer.
-        data_dir: where data sets are, if not where the run had them.
+        ood: out-of-distribution images, as for `report`.
+        image: the number of the test image by whose activations the first-layer features are sorted.
+        data_dir: the folder with the data sets, if it is not the one the runs used.
     """
     runs = _runs_among(runs)
     from .report import write_pictures
@@ -237,10 +236,10 @@ def plot(
 def sweep(file: Path, *, output: Path) -> int:
     """Train a grid of settings (App. B) and make a table of the runs.
 
-    The file is JSON: {"settings": {"dataset": "digits"}, "grid": {"rule": ["additive", "affine"], "seed": [0, 1]}}. The
-    runs are in folders of the output named after the grid, beside sweep.json and sweep.md with the table. Called again, it
-    leaves out finished runs and goes on with an interrupted one. "held_out": 300 among the settings judges the runs on 300
-    training images, so that the choice between them does not see the test data.
+    The file is JSON: {"settings": {"dataset": "digits"}, "grid": {"rule": ["additive", "affine"], "seed": [0, 1]}}. Each run
+    has a folder in the output, named after its place in the grid; the table is in sweep.json and sweep.md. Repeat the command
+    to continue: finished runs are skipped, an interrupted one is resumed. With "held_out": 300 among the settings, runs are
+    judged on 300 training images, so that the choice between them does not use the test data.
 
     Args:
         file: the settings, and the lists to combine.
@@ -254,7 +253,7 @@ command(reproduce)
 
 @command
 def info() -> None:
-    """Show what is installed, and which parts are in use."""
+    """Show the versions, the devices and the kernel in use."""
     rows = {
         "liebayes": __version__,
         "python": platform.python_version(),
@@ -270,7 +269,7 @@ def info() -> None:
 
 
 def _runs_among(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """What was given, without files and folders that hold runs only deeper below: `runs/*` names those of `reproduce` too."""
+    """The paths without files, and without folders whose runs are further down: `runs/*` also names those of `reproduce`."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
     below = {path: next(path.glob("*/**/settings.json"), None) for path in paths if not (path / "settings.json").exists()}
@@ -278,18 +277,12 @@ def _runs_among(paths: Sequence[Path]) -> tuple[Path, ...]:
     left = tuple(path for path in paths if path not in above and not path.is_file())
     if not left and above:
         path, run = next(iter(above.items()))
-        raise RunError(f"{path} holds no run itself, but some deeper below: give those, such as {run}.")
+        raise RunError(f"{path} is not a run, but contains some: give those, such as {run}.")
     if left and above:
-        print(f"liebayes: left out, as their runs are deeper below: {', '.join(map(str, above))}", file=sys.stderr)
+        print(f"liebayes: skipped, because their runs are in subfolders: {', '.join(map(str, above))}", file=sys.stderr)
     return left or tuple(paths)
 
 
 def _require_samples(samples: int) -> None:
     if samples < 1:
         raise SettingsError(f"--samples must be at least 1, but is {samples}.")
-
-
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(content)
-
-

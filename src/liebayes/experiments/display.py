@@ -43,7 +43,7 @@ class Display:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """A duration in the largest fitting unit.
 
     >>> duration(8.25), duration(75), duration(7300)
     ('8.2 s', '1:15 min', '2:01 h')

@@ -22,7 +22,7 @@ from .settings import SettingsError, TrainSettings
 
 
 def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
-    """The network for a data set, with its sign constraint; its first weights are fixed by the seed."""
+    """The network for a data set, with its sign constraint. The seed determines the initial weights."""
     shape, classes = dataset.image_shape, dataset.num_classes
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -38,9 +38,9 @@ def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
 
 
 def effective_size(settings: TrainSettings, dataset: Dataset) -> int:
-    """N, counted fourfold with augmentation (App. B)."""
+    """N; with augmentation, four times the number of images (App. B)."""
     if settings.augment and dataset.augmentation is None:
-        raise ValueError(f"--augment: the data set {dataset.name} has no augmentation. Leave it out.")
+        raise ValueError(f"--augment: the data set {dataset.name} has no augmentation. Leave the option out.")
     return len(dataset.train_labels) * (4 if settings.augment else 1)
 
 
@@ -74,7 +74,7 @@ def distributed(model: nn.Module, settings: TrainSettings) -> nn.Module:
 
 
 def posterior_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> Posterior:
-    """What the optimizer has learned. SGD is the additive rule on a Dirac base (Sec. 4.1), and its posterior a point."""
+    """The learned posterior. SGD is the additive rule with a Dirac base (Sec. 4.1), so its posterior is a point."""
     if not isinstance(optimizer, torch.optim.SGD):
         return cast(LieGroupBLR, optimizer).posterior(model)
     points = {name: Shift(p.detach().clone()) for name, p in unwrap(model).named_parameters()}

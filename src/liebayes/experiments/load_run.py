@@ -1,4 +1,4 @@
-"""A trained run, opened for use."""
+"""Loads a trained run: its posterior, data set and settings."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .settings import TrainSettings
 
 
 class OtherDataWarning(UserWarning):
-    """The data a run was trained on are not those of the same name now."""
+    """The data set has changed since the run was trained."""
 
 
 def open_run(path: Path | str, data_dir: Path | None = None) -> tuple[Posterior, data.Dataset, TrainSettings]:
-    """The posterior, the data set and the settings of a run."""
+    """Loads the posterior, the data set and the settings of a run."""
     directory = RunDirectory(Path(path))
     settings = directory.settings()
     if not directory.posterior.exists():
         raise RunError(
-            f"{path} has no posterior yet: its training has not ended. Continue with: liebayes train --resume --output "
+            f"{path} has no posterior: its training has not ended. Continue with: liebayes train --resume --output "
             f"{shlex.quote(str(path))}"
         )
     if settings.dataset not in data.names():
         raise RunError(
-            f"{path} was trained on data of its own, {settings.dataset!r}, which are not registered: "
-            "use liebayes.data.register and liebayes.experiments.open_run from Python."
+            f"{path} was trained on {settings.dataset!r}, which is not a known data set: from Python, make it known with "
+            "liebayes.data.register and use liebayes.experiments.open_run."
         )
     dataset = data.load(settings.dataset, data_dir or settings.data_dir).held_out(settings.held_out)
     if fingerprint(dataset) != directory.read_json("environment.json").get("data"):
         warnings.warn(
-            f"{path} was trained on other data than {settings.dataset!r} is now: test images may have been trained on.",
+            f"{settings.dataset!r} has changed since {path} was trained: its test images may have been training images.",
             OtherDataWarning,
             stacklevel=2,
         )
@@ -45,16 +45,16 @@ def open_run(path: Path | str, data_dir: Path | None = None) -> tuple[Posterior,
 
 
 def load_posterior(directory: RunDirectory, model: nn.Module) -> Posterior:
-    """The posterior of a finished run."""
+    """Loads the posterior of a finished run."""
     try:
         return Posterior.load(directory.posterior, model)
     except (ValueError, KeyError, OSError) as error:
-        text = f"{directory.posterior} is damaged: {error} Remove it, and train --resume writes it anew."
+        text = f"{directory.posterior} is damaged: {error} Remove it; train --resume writes it again."
         raise DamagedRunError(text) from error
 
 
 def at_point(posterior: Posterior) -> nn.Module:
-    """The posterior's own module, with the point estimate in it, for evaluation."""
+    """The module of the posterior, in evaluation mode, with the point estimate as its weights."""
     model = posterior.model.eval()
     values = {**posterior.point(), **posterior.buffers}
     with torch.no_grad():

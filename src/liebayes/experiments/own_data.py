@@ -1,4 +1,4 @@
-"""Data of the user's own, from Python: a data set, tensors or loaders."""
+"""The user's own data, from Python: a data set, tensors or loaders."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OwnData: TypeAlias = Dataset | tuple[Tensor, Tensor, Tensor, Tensor] | tuple[Ite
 
 
 def as_dataset(content: OwnData) -> Dataset:
-    """The data as a data set in memory.
+    """Turns the data into a data set in memory.
 
-    A loader is read once: every epoch then has its own order, fixed by the seed, and a run can be resumed. Augmentation that
-    a loader does at random would be frozen by this: give a `Dataset` with an `augmentation` instead.
+    A loader is read once; the order of every epoch then follows from the seed, so that runs can be resumed. This would freeze
+    random augmentation in a loader: give a `Dataset` with an `augmentation` instead.
 
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> images, labels = torch.rand(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])

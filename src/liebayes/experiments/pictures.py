@@ -1,4 +1,4 @@
-"""Images for predictions: arrays as they are, pictures brought to what a data set has."""
+"""Images for predictions: arrays as they are, image files converted to the format of a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 def read_images(paths: Sequence[Path], dataset: Dataset, *, invert: bool = False) -> tuple[list[str], Tensor]:
-    """The images of files and folders, each with a name: the file's, and the place in it for arrays."""
+    """The images of files and folders, and their names: the file, and for arrays the index in it."""
     names: list[str] = []
     images: list[Tensor] = []
     resized: list[str] = []
@@ -34,7 +34,7 @@ def read_images(paths: Sequence[Path], dataset: Dataset, *, invert: bool = False
             images.append(picture)
     if resized:
         size = "×".join(map(str, dataset.image_shape[1:]))
-        print(f"liebayes: {len(resized)} of {len(names)} images brought to {size}, such as {resized[0]}", file=sys.stderr)
+        print(f"liebayes: {len(resized)} of {len(names)} images resized to {size}, such as {resized[0]}", file=sys.stderr)
     return names, torch.cat(images)
 
 
@@ -44,7 +44,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.suffix.lower() in PICTURES)
             if not inside:
-                raise RunError(f"{path} holds no pictures ({', '.join(PICTURES)}).")
+                raise RunError(f"{path} holds no image files ({', '.join(PICTURES)}).")
             found += inside
         elif not path.exists():
             raise RunError(f"{path} does not exist. Give image files, folders of them, or .npy or .pt arrays.")
@@ -53,7 +53,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
         else:
             found.append(path)
     if not found:
-        raise RunError("there are no inputs: give image files, folders of them, or .npy or .pt arrays.")
+        raise RunError("no inputs: give image files, folders of them, or .npy or .pt arrays.")
     return found
 
 
@@ -67,7 +67,7 @@ def _array(path: Path, dataset: Dataset) -> Tensor:
             images = torch.from_numpy(numpy.load(path, allow_pickle=False))
         if not isinstance(images, Tensor):
             raise TypeError(f"it holds a {type(images).__name__}")
-    except Exception as error:  # whatever a foreign file makes the readers raise
+    except Exception as error:  # readers raise anything on a foreign file
         raise RunError(f"{path} cannot be read as an array of images: {' '.join(str(error).split())[:200]}") from error
     images = images.unsqueeze(1) if images.ndim == 3 and len(dataset.image_shape) == 3 else images
     if tuple(images.shape[1:]) != dataset.image_shape or images.dtype != dataset.train_images.dtype or not len(images):
@@ -79,22 +79,22 @@ def _array(path: Path, dataset: Dataset) -> Tensor:
 
 
 def _picture(path: Path, dataset: Dataset, invert: bool) -> tuple[Tensor, bool]:
-    """A picture with the channels and the size of the data set, and whether its size was another."""
+    """An image file with the channels and the size of the data set, and whether it was resized."""
     if dataset.train_images.dtype != torch.uint8 or dataset.image_shape[0] not in (1, 3):
-        raise RunError(f"{path}: the network was trained on {dataset.name}, which is no data set of grey or colour pictures.")
+        raise RunError(f"{path}: the network was trained on {dataset.name}, which is not a data set of grey or colour images.")
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise RunError(f"{path}: pictures need pillow: pip install 'liebayes[data]'. Arrays (.npy, .pt) do without.") from None
+        raise RunError(f"{path}: image files need pillow: pip install 'liebayes[data]'. Arrays (.npy, .pt) do not.") from None
     import numpy
 
     try:
         with Image.open(path) as file:
             picture = ImageOps.exif_transpose(file)
             if picture.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"):
-                raise RunError(f"{path} has pixels of mode {picture.mode}; save it with 8 bits a channel.")
+                raise RunError(f"{path} has pixels of mode {picture.mode}; save it with 8 bits per channel.")
             if "A" in picture.mode or "transparency" in picture.info:
-                picture = picture.convert("RGBA")  # transparent is black, as the ground of the data sets of drawings is
+                picture = picture.convert("RGBA")  # transparent becomes black, like the background of MNIST
                 picture = Image.alpha_composite(Image.new("RGBA", picture.size, "black"), picture)
             picture = picture.convert("L" if dataset.image_shape[0] == 1 else "RGB")
             height, width = dataset.image_shape[1:]
@@ -105,6 +105,6 @@ def _picture(path: Path, dataset: Dataset, invert: bool) -> tuple[Tensor, bool]:
                 )
             pixels = torch.from_numpy(numpy.array(picture))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise RunError(f"{path} cannot be read as a picture: {' '.join(str(error).split())[:200]}") from error
+        raise RunError(f"{path} cannot be read as an image: {' '.join(str(error).split())[:200]}") from error
     pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     return (255 - pixels if invert else pixels).contiguous().unsqueeze(0), changed

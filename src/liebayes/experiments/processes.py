@@ -1,4 +1,4 @@
-"""The processes of a run, as torchrun starts them: one rank writes, and all of them fail or stop together."""
+"""The processes of a run under torchrun: one rank writes, and all of them fail or stop together."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .settings import SettingsError
 
 
 class PeerError(RuntimeError):
-    """Another rank has failed, and says why."""
+    """Another rank has failed, and reports the reason."""
 
 
 class Team:
-    """The rank of this process and the number of all."""
+    """The rank of this process and the number of ranks."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
@@ -34,9 +34,9 @@ class Team:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A block that fails on all ranks if it fails on one, so that none waits for another for ever.
+        """A block that fails on all ranks if it fails on one, so that no rank waits forever.
 
-        The first rank that failed raises its own error, all others a `PeerError`.
+        The first failed rank raises its own error, all others a `PeerError`.
         """
         failure: Exception | None = None
         try:
@@ -56,7 +56,7 @@ class Team:
             raise PeerError(f"Rank {first} has failed: {texts[first]}")
 
     def highest(self, number: int) -> int:
-        """The highest of all ranks' numbers."""
+        """The largest number over all ranks."""
         if self.size == 1:
             return number
         value = torch.tensor(number)
@@ -73,14 +73,14 @@ class Team:
 
 
 def require_one_process(what: str) -> None:
-    """Refuses torchrun for commands of many runs, which would need a team for each."""
+    """Refuses torchrun for commands of many runs, which would need a process group for each."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SettingsError(f"liebayes {what} is for one process. Under torchrun use liebayes train, run by run.")
 
 
 @contextmanager
 def team() -> Iterator[Team]:
-    """The team that torchrun has started; one process otherwise."""
+    """The ranks that torchrun has started; a single process otherwise."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield Team()
@@ -95,10 +95,10 @@ def team() -> Iterator[Team]:
 
 @contextmanager
 def interruptible(patience: float = 0.0) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM are noted, so that the step can finish; a second one ends the program at once.
+    """Yields a function that says whether Ctrl-C or SIGTERM has come, so that the step can finish. A second one ends at once.
 
-    torchrun passes on a Ctrl-C that its processes have heard already: `patience` is how many seconds later a second signal
-    must come to be one.
+    torchrun forwards a Ctrl-C that its processes have already received, so a signal counts as a second one only after
+    `patience` seconds.
     """
     asked_at: float | None = None
 
@@ -109,7 +109,7 @@ def interruptible(patience: float = 0.0) -> Iterator[Callable[[], bool]]:
         elif time.monotonic() - asked_at >= patience:
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield lambda: False
         return
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

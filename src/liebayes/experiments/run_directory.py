@@ -1,10 +1,10 @@
 """A run directory: settings, environment, checkpoints and metrics of one training run.
 
 settings.json       every setting, defaults filled in
-environment.json    versions, command, git state, machine, a fingerprint of the data; the same of every time it was resumed
+environment.json    versions, command, git state, machine, a fingerprint of the data; and the same for every resumed session
 checkpoint.safetensors, previous-checkpoint.safetensors
 metrics.jsonl       one line per epoch
-posterior.safetensors   what training left
+posterior.safetensors   the result of training
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .. import __version__, native
 from ..atomic_write import atomic_write
 from ..data import Dataset
 from . import checkpoint
-from .settings import SettingsError, TrainSettings
+from .settings import BOOKKEEPING, SettingsError, TrainSettings
 
 
 class RunError(RuntimeError):
-    """A run that cannot start, go on or be read; the message says what to do."""
+    """A run that cannot start, continue or be read; the message says what to do."""
 
 
 class DamagedRunError(RunError):
@@ -46,7 +46,7 @@ class BusyRunError(RunError):
 
 @contextmanager
 def writable(path: Path, option: str = "--output") -> Iterator[None]:
-    """Says why the system refuses to write, and which option chose the place."""
+    """Turns a system error into one that names the option with the path."""
     try:
         yield
     except OSError as error:
@@ -54,7 +54,7 @@ def writable(path: Path, option: str = "--output") -> Iterator[None]:
 
 
 class RunDirectory:
-    """The files of a run. Nothing that is there is overwritten but by `--resume`."""
+    """The files of a run. Only `--resume` overwrites existing ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,16 +70,16 @@ class RunDirectory:
     # Starting.
 
     def require_usable(self, resume: bool) -> None:
-        """Refuses a directory that training could not use. Nothing is written, so a failure later leaves nothing behind."""
+        """Refuses a directory that training cannot use. Writes nothing, so a later failure leaves nothing behind."""
         here = self.path
         if here.exists() and not here.is_dir():
             raise RunError(f"{here} is a file. Choose another --output.")
         started = (here / "settings.json").exists()
         if resume and not started:
-            raise RunError(f"{here} holds no run to go on with. Start one without --resume, or check --output.")
+            raise RunError(f"{here} holds no run to resume. Start one without --resume, or check --output.")
         if started and not resume:
             raise RunError(f"{here} holds a run already. Continue with --resume, or choose another --output.")
-        # A run killed while it started may have left hidden files, such as its lock.
+        # A run killed during its start may have left hidden files, such as its lock.
         if here.exists() and not started and any(not file.name.startswith(".") for file in here.iterdir()):
             raise RunError(f"{here} is not empty and holds no run. Choose another --output.")
         nearest = next(folder for folder in (here, *here.absolute().parents) if folder.exists())
@@ -88,7 +88,7 @@ class RunDirectory:
 
     @contextmanager
     def opened(self, resume: bool, checkpoint_size: int) -> Iterator[None]:
-        """Makes the directory, or takes up the one that is there, for this process alone. The lock goes with the process."""
+        """Creates the directory, or takes over an existing one, and locks it until this process ends."""
         import fcntl
 
         with writable(self.path):
@@ -103,41 +103,41 @@ class RunDirectory:
                 ) from None
             except OSError as error:  # some network file systems have no locks
                 warnings.warn(
-                    f"{self.path} cannot be locked ({error.strerror or error}): see to it that no other process trains there.",
+                    f"{self.path} cannot be locked ({error.strerror or error}): make sure that no other process trains there.",
                     stacklevel=2,
                 )
-            self.require_usable(resume)  # again: a process that held the lock until now may have left a run
+            self.require_usable(resume)  # again: a process that held the lock until now may have started a run
             self._require_space(checkpoint_size)
             yield
 
     def _require_space(self, size: int) -> None:
-        """A run keeps two checkpoints and writes a third beside them."""
+        """Refuses too small a disk: a run keeps two checkpoints and writes a third beside them."""
         here = [file.stat().st_size for file in (self.checkpoint, checkpoint.previous(self.checkpoint)) if file.exists()]
         free, need = shutil.disk_usage(self.path).free, 3 * size - sum(here)
         if free < need:
             raise RunError(
-                f"{self.path} has {free / 1e6:.1f} MB free, but its checkpoints need {need / 1e6:.1f} MB. Make room, or "
+                f"{self.path} has {free / 1e6:.1f} MB free, but its checkpoints need {need / 1e6:.1f} MB. Free some space, or "
                 "choose another --output."
             )
 
     # Writing and reading.
 
     def write_json(self, name: str, content: Any, *, alone: bool = True) -> None:
-        """Writes a file that is whole or not there."""
+        """Writes a file atomically."""
         self.write_text(name, json.dumps(content, indent=2) + "\n", alone=alone)
 
     def write_metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """All lines up to now: rewritten whole, so that a line is never half there."""
+        """Writes all lines so far, atomically, so that no line is ever incomplete."""
         self.write_text("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def write_text(self, name: str, text: str, *, alone: bool = True) -> None:
-        """Writes a file that is whole or not there; without a lock on the directory, not `alone`."""
+        """Writes a file atomically; not `alone` where no lock keeps other processes from writing it."""
         try:
             with atomic_write(self.path / name, alone=alone) as partial:
                 partial.write_text(text, encoding="utf-8")
         except OSError as error:
             raise RunError(
-                f"{self.path / name} could not be written: {error.strerror or error}. What was there is kept."
+                f"{self.path / name} could not be written: {error.strerror or error}. The old file is kept."
             ) from error
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -162,17 +162,17 @@ class RunDirectory:
             ) from error
 
     def finished(self, settings: TrainSettings, *, of: str, may_differ: Collection[str] = ()) -> bool:
-        """Whether the run is there and has ended; one with other settings than those of a plan is refused.
+        """Whether the run exists and has ended. Refuses a run with other settings than planned.
 
         Args:
-            settings: those of the plan.
-            of: the name of the plan, for the message.
-            may_differ: settings that need not be the same, beside places and times.
+            settings: the planned ones.
+            of: the name of the plan, for the error message.
+            may_differ: settings that may differ, beside those that do not change what is computed.
         """
         if not (self.path / "settings.json").exists():
             return False
         then, now = self.settings().to_json(), settings.to_json()
-        for name in sorted(set(now) - {"output", "resume", "data_dir", "checkpoint_seconds", *may_differ}):
+        for name in sorted(set(now) - BOOKKEEPING - set(may_differ)):
             if then[name] != now[name]:
                 raise RunError(
                     f"{self.path} was trained with {name} {then[name]!r}, but {of} says {now[name]!r}. "
@@ -188,21 +188,21 @@ class RunDirectory:
         try:
             lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             if [line["epoch"] for line in lines] != list(range(1, len(lines) + 1)):
-                raise ValueError("its lines are not those of epochs 1, 2, ...")
+                raise ValueError("its lines are not epochs 1, 2, ...")
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{path} is damaged: {error}. Nothing was changed; mend it, or move it away.") from error
+            raise RunError(f"{path} is damaged: {error}. Nothing was changed; repair it, or move it away.") from error
         return lines
 
     def finished_metrics(self) -> list[dict[str, Any]]:
-        """The lines of a run that has ended, of which the last has test figures."""
+        """The lines of a run that has ended, the last one with test figures."""
         lines = self.metrics()
         if not lines or "test_accuracy" not in lines[-1]:
-            raise RunError(f"{self.path / 'metrics.jsonl'} lacks the end of the run: train --resume writes it anew.")
+            raise RunError(f"{self.path / 'metrics.jsonl'} lacks the end of the run: train --resume writes it again.")
         return lines
 
 
 def environment() -> dict[str, Any]:
-    """What a reader needs to run the same again."""
+    """What is needed to repeat a run."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -217,8 +217,8 @@ def environment() -> dict[str, Any]:
 
 
 def provenance(environment: dict[str, Any], settings: TrainSettings) -> dict[str, Any]:
-    """What a reader of figures needs to get the same, without places of this machine."""
-    kept = {k: v for k, v in settings.to_json().items() if k not in ("data_dir", "output", "resume", "checkpoint_seconds")}
+    """What is needed to repeat figures, without paths of this machine."""
+    kept = {k: v for k, v in settings.to_json().items() if k not in BOOKKEEPING}
     first = {
         name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git", "data")
     }
@@ -226,7 +226,7 @@ def provenance(environment: dict[str, Any], settings: TrainSettings) -> dict[str
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Tells whether data are the same: the sizes, and a checksum of everything a run reads of them."""
+    """Identifies data: their sizes, and a checksum of everything a run reads of them."""
     digest = hashlib.sha256(repr((dataset.class_names, dataset.mean, dataset.std, dataset.augmentation)).encode())
     for tensor in (dataset.train_images, dataset.train_labels, dataset.test_images, dataset.test_labels):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -243,8 +243,9 @@ def _processor() -> str:
 
 
 def _git_state() -> str | None:
-    """The commit of the code, and whether it was changed; None outside a repository, or in one that is not the code's own."""
-    here = Path(__file__).parents[1]  # the package: results that runs have written beside it are no changes
+    """The commit of the code, and whether it has changes; None outside a repository, or in that of another project."""
+    here = Path(__file__).parents[1]  # the package alone: results written beside it are not changes
+
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
 

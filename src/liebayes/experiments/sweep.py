@@ -1,4 +1,4 @@
-"""A grid of settings, as in the grid search of App. B: one run for every combination, and a table of them."""
+"""A grid of settings, as in the grid search of App. B: one run for every combination, and a table of all runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 from .defaults import resolved
 from .processes import require_one_process
 from .run_directory import BusyRunError, RunDirectory, RunError, provenance, writable
-from .settings import SettingsError, TrainSettings, read_json
+from .settings import BOOKKEEPING, SettingsError, TrainSettings, read_json
 from .train import InterruptedRunError, train
 
 COLUMNS = ("test_accuracy", "test_nll", "test_ece", "point_nll", "seconds")
 
 
 def sweep(file: Path, output: Path) -> int:
-    """Trains every combination that is not finished, and writes the table after each.
+    """Trains every combination that is not finished, and rewrites the table after each.
 
-    Returns 1 if a run failed, or was left to another process.
+    Returns 1 if a run failed or belongs to another process.
     """
     require_one_process("sweep")
     content = read_json(file)
@@ -30,7 +30,7 @@ def sweep(file: Path, output: Path) -> int:
     planned = {name: resolved(dataclasses.replace(settings, output=output / name)) for name, settings in runs.items()}
     finished = [name for name in planned if _finished(planned[name])]
     with writable(output):
-        output.mkdir(parents=True, exist_ok=True)  # here, for the table, also if every run is refused
+        output.mkdir(parents=True, exist_ok=True)  # for the table, even if every run is refused
     print(f"{len(runs)} runs in {output}" + (f", {len(finished)} of them finished" if finished else ""), flush=True)
     axes, rows = list(content["grid"]), {}
     for number, (name, settings) in enumerate(planned.items(), 1):
@@ -39,7 +39,7 @@ def sweep(file: Path, output: Path) -> int:
         try:
             rows[name] = _row(settings, axes)
         except BusyRunError as error:
-            print(f"{name}: left out. {error}", flush=True)
+            print(f"{name}: skipped. {error}", flush=True)
         rows |= {other: _row(planned[other], axes) for other in planned if other not in rows and _finished(planned[other])}
         _write(output, rows)
     print((output / "sweep.md").read_text(encoding="utf-8"), end="")
@@ -47,7 +47,7 @@ def sweep(file: Path, output: Path) -> int:
 
 
 def combinations(content: Any) -> dict[str, TrainSettings]:
-    """The settings of every run, by a name made of its place in the grid.
+    """The settings of every run, named after its place in the grid.
 
     >>> list(combinations({"settings": {"epochs": 1}, "grid": {"rule": ["sgd"], "lr": [0.1, 0.01]}}))
     ['rule-sgd_lr-0.1', 'rule-sgd_lr-0.01']
@@ -57,7 +57,7 @@ def combinations(content: Any) -> dict[str, TrainSettings]:
         raise SettingsError('a sweep is a JSON object {"settings": {...}, "grid": {"lr": [0.1, 0.01], ...}}.')
     fixed, grid = content.get("settings", {}), content["grid"]
     for setting, values in grid.items():
-        if setting in ("output", "resume", "data_dir", "checkpoint_seconds", "held_out"):  # one judge for all runs
+        if setting in (*BOOKKEEPING, "held_out"):  # all runs must be judged on the same images
             raise SettingsError(f"{setting} cannot be an axis of the grid.")
         if not isinstance(values, list) or not values or any(values.count(value) > 1 for value in values):
             raise SettingsError(f"the axis {setting} must be a list of different values, but is {json.dumps(values)}.")
@@ -76,7 +76,7 @@ def combinations(content: Any) -> dict[str, TrainSettings]:
 
 
 def _finished(settings: TrainSettings) -> bool:
-    """Whether the run is there, with these settings, and has ended."""
+    """Whether the run has ended, with these settings."""
     assert settings.output is not None
     return RunDirectory(settings.output).finished(settings, of="the sweep")
 
@@ -89,11 +89,11 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
         if not _finished(settings):
             train(dataclasses.replace(settings, resume=(settings.output / "settings.json").exists()))
     except InterruptedRunError as stop:
-        raise InterruptedRunError("Interrupted. The same command goes on with the sweep.") from stop
+        raise InterruptedRunError("Interrupted. The same command continues the sweep.") from stop
     except BusyRunError:
         raise
     except (RunError, RuntimeError, ValueError) as error:
-        # One bad corner of a grid, such as a step size that diverges, is a result too.
+        # A combination that fails, such as a step size that diverges, is a result too.
         return {**row, "failed": " ".join(str(error).split())}
     last = run.metrics()[-1]
     known = provenance(run.read_json("environment.json"), run.settings())
@@ -101,7 +101,7 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
 
 
 def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """sweep.json and sweep.md, the lowest NLL first."""
+    """Writes sweep.json and sweep.md, the lowest NLL first."""
     ordered = sorted(rows.values(), key=lambda row: row.get("test_nll", float("inf")))
     directory = RunDirectory(output)
     directory.write_json("sweep.json", ordered, alone=False)

@@ -1,4 +1,4 @@
-"""Tables of runs that read well in 80 columns."""
+"""Tables of runs, for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show(table: Table) -> None:
 
 
 def comparison(runs: Sequence[Path]) -> Table:
-    """The settings and last figures of runs."""
+    """The settings and the last figures of runs."""
     table = _table(("run", "rule", "base"), ("epochs", "accuracy", "NLL", "ECE", "point NLL", "time"))
     for name, path in zip(short_names(runs), runs, strict=True):
         directory = RunDirectory(path)
@@ -45,7 +45,7 @@ def comparison(runs: Sequence[Path]) -> Table:
 
 
 def figures(results: Sequence[dict[str, Any]]) -> Table:
-    """Metrics of runs, the marginal and the point in a row each."""
+    """The metrics of runs: a row for the marginal and one for the point estimate."""
     table = _table(("run", ""), ("accuracy", "NLL", "ECE", "Brier", "entropy"))
     for name, result in zip(short_names([Path(result["run"]) for result in results]), results, strict=True):
         for label, prefix in (("marginal", "test"), ("point", "point")):
@@ -66,7 +66,7 @@ def _table(left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
-    """Names of runs without the folders that all of them share.
+    """The names of runs, without the folders that all of them share.
 
     >>> short_names([Path("runs/a/x"), Path("runs/b")])
     ['a/x', 'b']

@@ -1,4 +1,4 @@
-"""Pictures made of images: features of the first layer, test images a run is unsure about, images from outside."""
+"""Pictures made of images: first-layer features, the most uncertain test images, and out-of-distribution images."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ...nn.conversion import constraints_of
-from ..features import activations, weight_images
-from ..settings import SettingsError
+from ..features import features_of
 from . import mosaic
 from .evidence import Evidence
 from .style import INK, MUTED, WIDTH, WRONG, Picture, in_style, new_figure, short
@@ -19,59 +18,57 @@ from .style import INK, MUTED, WIDTH, WRONG, Picture, in_style, new_figure, shor
 COLUMNS = 8
 FEATURES = 32
 UNCERTAIN = 12
+HEAD, BELOW, GAP = 0.95, 0.12, 0.5  # inches
+
+
+@in_style
+def feature_figure(networks: Sequence[tuple[Tensor, Tensor, Sequence[str]]]) -> Figure:
+    """Networks side by side: a photograph with lines of text beside it, and the first features below."""
+    rows = max(-(-min(len(features), FEATURES) // COLUMNS) for _, features, _ in networks)
+    tall = rows * WIDTH / COLUMNS
+    figure = new_figure(HEAD + BELOW + tall, len(networks) * (WIDTH + GAP) - GAP)
+    for k, (photograph, features, lines) in enumerate(networks):
+        left = k * (WIDTH + GAP)
+        mosaic.draw(_axes(figure, left, 0, HEAD, HEAD), [mosaic.photograph(photograph)], 1)
+        beside = _axes(figure, left + HEAD + 0.15, 0, WIDTH - HEAD - 0.15, HEAD)
+        beside.set_axis_off()
+        for j, line in enumerate(reversed(lines)):
+            beside.text(0, 0.12 + 0.24 * j, line, color=INK if j == len(lines) - 1 else MUTED)
+        below = _axes(figure, left, HEAD + BELOW, WIDTH, tall)
+        mosaic.draw(below, [mosaic.feature(feature) for feature in features[:FEATURES]], COLUMNS)
+    return figure
 
 
 @in_style
 def features(run: Evidence, index: int = 0) -> list[Picture]:
-    """Weights of the first layer as images, those first that one test image excites most.
+    """Weights of the first layer as images, sorted by their activation on one test image.
 
-    With signs fixed, excitatory and inhibitory magnitudes are shown side by side.
+    Where signs are fixed, a second picture shows excitatory and inhibitory magnitudes side by side.
     """
     if not run.images:
         return []
-    if not 0 <= index < len(run.dataset.test_labels):
-        raise SettingsError(f"--image must be the number of a test image, 0 to {len(run.dataset.test_labels) - 1}.")
-    weight, order, activation = _first_layer(run, index)
-    if weight is None:
+    layer, weights, activation, order = features_of(run.network, run.dataset, index)
+    if weights is None:
         return []
-    chosen = order[:FEATURES]
-    convolution = isinstance(run.layers[0][1], nn.Conv2d)
+    convolution = isinstance(layer, nn.Conv2d)
     kind = "filter" if convolution else "unit"
-    label = run.dataset.class_names[int(run.dataset.test_labels[index])]
-    rows = -(-len(chosen) // COLUMNS)
-    head, tile = 0.95, WIDTH / COLUMNS  # inches
-    figure = new_figure(head + 0.12 + tile * rows)
-    below = _axes(figure, 0, head + 0.12, WIDTH, tile * rows)
-    mosaic.draw(below, [mosaic.feature(weight[unit]) for unit in chosen.tolist()], COLUMNS)
-    mosaic.draw(_axes(figure, 0, 0, head, head), [mosaic.photograph(run.dataset.test_images[index])], 1)
-    strongest, weakest = float(activation[chosen[0]]), float(activation[chosen[-1]])
-    words = _axes(figure, head + 0.15, 0, WIDTH - head - 0.15, head)
-    words.set_axis_off()
-    words.text(0, 0.6, f"input: {label} (test image {index})", color=INK)
-    words.text(0, 0.36, f"{len(chosen)} of {len(order)} {kind}s, the most active first", color=MUTED)
-    words.text(0, 0.12, f"activation {strongest:.2f} to {weakest:.2f}", color=MUTED)
     where = "averaged over the image" if convolution else "before the nonlinearity"
-    colours = "Red excites, blue inhibits" if len(weight[0]) == 1 else "Grey is zero"
-    caption = (
-        f"Sorted by activation {where}. {colours}, each {kind} on its own scale. Lone dots and strokes are sparse features."
-    )
+    chosen = order[:FEATURES]
+    lines = [
+        f"input: {run.dataset.class_names[int(run.dataset.test_labels[index])]} (test image {index})",
+        f"{len(chosen)} of {len(order)} {kind}s, the most active first",
+        f"activation {float(activation[chosen[0]]):.2f} to {float(activation[chosen[-1]]):.2f}",
+    ]
+    figure = feature_figure([(run.dataset.test_images[index], weights[chosen], lines)])
+    colours = "Red excites, blue inhibits" if len(weights[0]) == 1 else "Grey is zero"
+    caption = f"Sorted by activation, {where}. {colours}; each {kind} has its own scale. Dots and strokes are sparse features."
     found = [Picture(f"features-{run.slug}", f"First-layer features: {run.name}", caption, figure)]
-    parts = _signed_parts(run.layers[0][1], weight)
-    if parts is not None:
-        found.append(_excitatory_and_inhibitory(run, kind, parts, order[: FEATURES // 2]))
-    return found
-
-
-def _first_layer(run: Evidence, index: int) -> tuple[Tensor | None, Tensor, Tensor]:
-    """The weights as images (units, channels, height, width), units sorted by activation, and the activations."""
-    layer = run.layers[0][1]
-    activation = activations(run.network, layer, run.dataset.normalize(run.dataset.test_images[index : index + 1]))
-    weight = weight_images(layer, run.dataset.image_shape)
-    return weight, activation.argsort(descending=True), activation
+    parts = _signed_parts(layer, weights)
+    return found if parts is None else [*found, _excitatory_and_inhibitory(run, kind, parts, order[: FEATURES // 2])]
 
 
 def _signed_parts(layer: nn.Module, weight: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Excitatory and inhibitory magnitudes: the two that were trained, or the parts of the weight where its sign is fixed."""
+    """Excitatory and inhibitory magnitudes: the two trained tensors, or the positive and negative parts of the weight."""
     if "weight" not in constraints_of(layer):
         return None
     lists: Any = layer.parametrizations
@@ -96,15 +93,15 @@ def _excitatory_and_inhibitory(run: Evidence, kind: str, parts: tuple[Tensor, Te
         axes.set_title(name, size=9, color=INK)
     totals = [float(part.sum()) for part in parts]
     caption = (
-        f"The magnitudes behind the same {kind}s: what each adds (left) and what it takes away (right), both on one scale. "
-        f"Excitation makes {100 * totals[0] / sum(totals):.0f} % of the layer."
+        f"The magnitudes behind the same {kind}s: what each adds (left) and subtracts (right), on a common scale. "
+        f"Excitation is {100 * totals[0] / sum(totals):.0f} % of the layer."
     )
     return Picture(f"signs-{run.slug}", f"Excitatory and inhibitory: {run.name}", caption, figure)
 
 
 @in_style
 def uncertain_images(run: Evidence) -> list[Picture]:
-    """The test images with the largest predictive entropy, and the classes that come into question."""
+    """The test images with the largest predictive entropy, and their two likeliest classes."""
     if not run.images:
         return []
     order = run.marginal.entropy.argsort(descending=True)[:UNCERTAIN].tolist()
@@ -128,13 +125,13 @@ def uncertain_images(run: Evidence) -> list[Picture]:
         if int(classes[0]) != truth:
             missed += 1
             axes.text(left, top + grid.height + 0.03 * unit, f"is {short(names[truth], 11)}", size=8.5, color=WRONG, va="top")
-    caption = f"Above each image its two likeliest classes. {missed} of these {len(order)} are wrong: the true class is below."
+    caption = f"Above each image: its two likeliest classes. {missed} of the {len(order)} are wrong; the true class is below."
     return [Picture(f"uncertain-{run.slug}", f"Most uncertain: {run.name}", caption, figure)]
 
 
 @in_style
 def outside_strip(runs: Sequence[Evidence]) -> list[Picture]:
-    """Test images, and images from outside."""
+    """Test images, and out-of-distribution images."""
     shown = {(run.dataset.name, run.outside.name): run for run in runs if run.images}
     if not shown:
         return []
@@ -148,12 +145,12 @@ def outside_strip(runs: Sequence[Evidence]) -> list[Picture]:
             axes = _axes(figure, 0, (2 * k + j) * block + title, WIDTH, rows * tile)
             mosaic.draw(axes, [mosaic.photograph(image) for image in images[: rows * COLUMNS]], COLUMNS)
             axes.set_title(name, size=9, color=INK)
-    caption = "What the networks were trained for, and what they were not: the images behind the entropies."
+    caption = "Images like the training data, and out-of-distribution images: those behind the entropies."
     return [Picture("outside", "Inside and outside", caption, figure)]
 
 
 def _axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches from the upper left corner."""
+    """Axes at a position in inches from the upper left corner."""
     across, down = figure.get_size_inches()
     axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
     axes.set_anchor("NW")

@@ -108,9 +108,9 @@ def in_style(draw: Callable[Args, T]) -> Callable[Args, T]:
     return drawing
 
 
-def new_figure(height: float) -> Figure:
-    """An empty figure of the common width, for axes at given places."""
-    figure = Figure(figsize=(WIDTH, height))
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure, for axes at given places."""
+    figure = Figure(figsize=(width, height))
     figure.set_layout_engine("none")
     return figure
 

@@ -36,28 +36,29 @@ def reproduce(
     runs: tuple[Path, ...] = (),
     image: int = 0,
 ) -> int:
-    """Make a table or figure of the paper again, or a part of it, beside the paper's own figures.
+    """Reproduce a table or figure of the paper, or a part of it, beside the paper's own numbers.
 
-    Every run of a table is a run directory. Called again, finished runs are left out and interrupted ones go on; the table
-    fills run by run, and says "not run" for the rest. figure-filters draws finished runs of table1; figure1 needs none.
+    Every run of a table has a run directory. Repeat the command to continue: finished runs are skipped and interrupted ones
+    resumed. The table fills run by run, and says "not run" for the rest. figure-filters draws finished runs of table1; figure1
+    needs none.
 
     Args:
-        what: table1, table2, curves (which settings hold Table 1 back on MNIST), figure1 or figure-filters.
-        scale: paper is the full protocol; desktop takes hours on two cores; smoke takes seconds, and shows only that it runs.
-        settings: whose settings: those of the paper's appendix, of the authors' published commands, or ours.
-        only: methods by name, such as "affine Laplace" SGD.
-        experiments: such as mnist-mlp or cifar10-resnet20.
-        datasets: such as cifar10.
-        seeds: such as 0 1 2.
-        epochs: in place of the scale's; a row of its own in the table.
-        mc_samples: in place of the scale's; a row of its own in the table.
+        what: table1, table2, curves (the settings that limit Table 1 on MNIST), figure1 or figure-filters.
+        scale: paper is the full protocol; desktop takes hours on two cores; smoke takes seconds and only shows that it runs.
+        settings: the source of the settings: the paper's appendix, the authors' published commands, or ours.
+        only: methods, such as "affine Laplace" SGD; all by default.
+        experiments: such as mnist-mlp or cifar10-resnet20; all by default.
+        datasets: such as cifar10; all by default.
+        seeds: such as 0 1 2; by default as many as the scale has.
+        epochs: instead of the scale's; gives a separate row in the table.
+        mc_samples: instead of the scale's; gives a separate row in the table.
         output: the folder for run directories.
         results: the folder for results, tables and pictures.
-        data_dir: where data sets are.
+        data_dir: the folder with the data sets.
         threads: CPU threads; small networks are faster with one.
-        collect: train nothing; store the results of finished runs and write the table.
-        runs: for figure-filters, run directories to draw side by side.
-        image: for figure-filters, the number of the test image that sorts the features.
+        collect: train nothing; only store the results of finished runs and write the table.
+        runs: for figure-filters: run directories to draw side by side, instead of those in the output.
+        image: for figure-filters: the number of the test image by whose activations features are sorted.
     """
     require_one_process("reproduce")
     _require_used(what, {name: value for name, value in locals().items() if name != "what"})
@@ -76,17 +77,17 @@ def reproduce(
     if what == "curves":
         from .curve_picture import draw_curves
 
-        print(draw_curves(results, read_all(results, what), scale) or "No picture: nothing was measured at this scale.")
+        print(draw_curves(results, read_all(results, what), scale) or "No picture: there are no results at this scale.")
     return int(missing > 0)
 
 
 def _require_used(what: str, given: dict[str, Any]) -> None:
-    """Refuses options that mean nothing to a figure or table."""
+    """Refuses options that a figure or table does not use."""
     tables = {"runs", "image"}
     unused = {"figure1": set(given) - {"scale", "results"}, "figure-filters": {"collect", "threads"}}.get(what, tables)
     for name in sorted(unused):
         if given[name] != inspect.signature(reproduce).parameters[name].default:
-            raise SettingsError(f"--{name.replace('_', '-')} means nothing to {what}: leave it out.")
+            raise SettingsError(f"--{name.replace('_', '-')} has no meaning for {what}: leave it out.")
 
 
 def _figure1(results: Path, scale: Scale) -> int:

@@ -1,4 +1,4 @@
-"""The picture of the curves: test figures over each setting, of the runs that were measured."""
+"""The picture of the curves: test figures over each setting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .result import FIGURES, Result
 
 
 def draw_curves(results: Path, stored: Sequence[Result], scale: Scale) -> Path | None:
-    """Writes curves.png, at other scales than the desktop's with the scale in its name; nothing where nothing was measured."""
+    """Writes curves.png, or curves-SCALE.png at another scale than desktop; None if there are no results."""
     budgets = {run.method.name: run.given for run in plan(CURVES, Selection(scale, ("ours",)))}
     measured = [
         r
@@ -50,7 +50,7 @@ def _figure(stored: Sequence[Result]) -> Figure:
 
 
 def _panel(axes: Axes, kind: str, axis: Axis, stored: Sequence[Result]) -> None:
-    """One figure over one setting: all seeds, and the line through their means."""
+    """One figure over one setting: every seed, and a line through the means."""
     factor = 100 if kind == "accuracy" else 1
     found = [[factor * r[kind] for r in stored if r["method"] == axis.method(value)] for value in axis.values]
     means = [(place, sum(values) / len(values)) for place, values in enumerate(found) if values]

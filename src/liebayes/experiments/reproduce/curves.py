@@ -1,6 +1,6 @@
 """Curves around Table 1: the multiplicative rule on MNIST with one setting changed at a time.
 
-They say which of K, epochs, temperature and regulariser holds its figures back at a budget far below the paper's.
+They show which of K, epochs, temperature and regulariser limits the figures at a budget far below the paper's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CENTRE: dict[str, Any] = {**PUBLISHED_MLP[1].settings, "epochs": 3, "mc_samples"
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting that is changed while the others stay as they are in the centre."""
+    """A setting that varies while all others keep the values of the centre."""
 
     name: str
     setting: str
@@ -26,11 +26,11 @@ class Axis:
 
     @property
     def others(self) -> list[float]:
-        """The values that are not the centre's."""
+        """The values other than the centre's."""
         return [value for value in self.values if value != CENTRE[self.setting]]
 
     def method(self, value: float) -> str:
-        """The row of a value."""
+        """The method with this value."""
         return "centre" if value == CENTRE[self.setting] else f"{self.name} {value:g}"
 
 

@@ -1,7 +1,7 @@
-"""What a recipe of a table is: its experiments, methods and budgets as data, and the runs they amount to.
+"""The recipe of a table: experiments, methods and budgets as data, and the runs that follow from them.
 
-Settings are those of `TrainSettings`, written for the paper's own protocol. A scale only shortens: fewer epochs, fewer Monte
-Carlo samples, fewer seeds (and at the smoke scale fewer images); the network, the data and the comparison stay.
+Settings are those of `TrainSettings`, written for the paper's full protocol. A scale only shortens it: fewer epochs, Monte
+Carlo samples and seeds (and at the smoke scale fewer images). The network, the data and the comparison stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scale = Literal["paper", "desktop", "smoke"]
 Source = Literal["paper", "published", "ours"]
 """Where settings come from: the paper's appendix, the authors' published commands, or this project."""
 Figure = tuple[float, float]
-"""A mean and its standard error; accuracies in per cent. What the paper's ± is it does not say."""
+"""A mean and its ±; accuracies in per cent. The paper does not say what its ± is."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,22 @@ class Printed:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table."""
+    """A row of a table. `where` names the source of its settings, and how they were read."""
 
     name: str
     source: Source
     settings: Mapping[str, Any]
     where: str
-    """Where the settings stand, and how they were read."""
 
     @property
     def slug(self) -> str:
-        """Its name as part of a path."""
+        """The name as part of a path."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower())
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a scale leaves of the protocol. None leaves everything."""
+    """What a scale keeps of the protocol. None keeps the protocol's own number."""
 
     seeds: int
     epochs: int | None = None
@@ -58,43 +57,41 @@ class Budget:
     seeds_of: Mapping[str, int] = field(default_factory=dict)
     """Methods with another number of seeds."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it is run: how often to evaluate, whether to compile, whether each sample has its part of the batch."""
+    """How runs are executed: how often to evaluate, whether to compile or to split batches."""
     images: int | None = None
-    """Training images, and as many test images; only for the smoke scale."""
+    """Training images, and as many test images; only at the smoke scale."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A network on a data set, and the methods that are compared on it."""
+    """A network on a data set, and the methods compared on it."""
 
     name: str
     title: str
     settings: Mapping[str, Any]
-    """Those that all methods share."""
+    """Settings that all methods share; `where` is their source."""
     where: str
-    """Where those stand."""
     methods: Sequence[Method]
     printed: Mapping[str, Printed]
-    """The paper's figures, by the name of the method."""
+    """The paper's figures, by method."""
     budgets: Mapping[Scale, Budget]
     images: int
-    """Training images of the published data; tables say where fewer were there."""
+    """Training images of the published data set. Tables say where a run had fewer."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table of the paper."""
+    """A table of the paper. `readings` say how we read what the paper leaves open."""
 
     name: str
     title: str
     experiments: Sequence[Experiment]
     readings: Sequence[str]
-    """How we read what the paper leaves open."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a recipe: a method on an experiment with a budget and a seed."""
+    """One run of a recipe. `epochs` and `mc_samples` replace those of the scale."""
 
     recipe: str
     experiment: Experiment
@@ -102,12 +99,11 @@ class Planned:
     scale: Scale
     seed: int
     epochs: int | None = None
-    """In place of the scale's."""
     mc_samples: int | None = None
 
     @property
     def given(self) -> dict[str, Any]:
-        """The settings that the recipe gives: the protocol, shortened to the scale. The warm-up keeps its share of the run."""
+        """The settings of the recipe, shortened to the scale. The warm-up keeps its share of the run."""
         budget = self.experiment.budgets[self.scale]
         full: dict[str, Any] = {**self.experiment.settings, **budget.settings, **self.method.settings, "seed": self.seed}
         epochs = self.epochs or min(full["epochs"], budget.epochs or full["epochs"])
@@ -124,12 +120,12 @@ class Planned:
 
     @property
     def settings(self) -> TrainSettings:
-        """What to train, every setting filled in."""
+        """The settings of the run, every default filled in."""
         return resolved(TrainSettings.from_json(self.given))
 
     @property
     def name(self) -> str:
-        """What tells it from all other runs of the recipe."""
+        """Distinguishes the run from all others of the recipe."""
         given, method = self.given, self.method
         budget = f"e{given['epochs']}_k{given['mc_samples']}"
         return f"{self.experiment.name}/{method.slug}_{method.source}_{budget}_seed{self.seed}"
@@ -140,17 +136,16 @@ class Planned:
 
     @property
     def command(self) -> str:
-        """The command line that runs it again."""
+        """The command line that repeats the run."""
         words = ["liebayes", "reproduce", self.recipe, "--scale", self.scale, "--settings", self.method.source]
         words += ["--only", self.method.name, "--experiments", self.experiment.name, "--seeds", str(self.seed)]
         words += ["--epochs", str(self.epochs)] if self.epochs else []
-        words += ["--mc-samples", str(self.mc_samples)] if self.mc_samples else []
-        return shlex.join(words)
+        return shlex.join([*words, *(["--mc-samples", str(self.mc_samples)] if self.mc_samples else [])])
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs of a recipe are wanted. What is empty or None leaves the choice to the recipe."""
+    """Which runs of a recipe are wanted. Empty or None leaves the choice to the recipe."""
 
     scale: Scale = "desktop"
     sources: Sequence[Source] = ("paper", "ours")
@@ -163,44 +158,39 @@ class Selection:
 
 
 def plan(recipe: Recipe, chosen: Selection) -> list[Planned]:
-    """The runs of a selection: all methods with one seed, then all with the next, so that a table fills evenly."""
-    methods = {method.name.lower(): method.name for e in recipe.experiments for method in e.methods}
-    experiments = {e.name: e.name for e in recipe.experiments}
-    datasets = {e.settings["dataset"]: e.settings["dataset"] for e in recipe.experiments}
-    only = {_known("--only", name, methods) for name in chosen.only}
-    names = {_known("--experiments", name, experiments) for name in chosen.experiments}
-    data = {_known("--datasets", name, datasets) for name in chosen.datasets}
-    least_of = {"epochs": (chosen.epochs, 1), "mc-samples": (chosen.mc_samples, 1), "seeds": (min(chosen.seeds, default=0), 0)}
-    for name, (value, least) in least_of.items():
+    """The selected runs: all methods with one seed, then all with the next, so that a table fills evenly."""
+    only = _known("--only", chosen.only, [method.name for e in recipe.experiments for method in e.methods])
+    names = _known("--experiments", chosen.experiments, [e.name for e in recipe.experiments])
+    datasets = _known("--datasets", chosen.datasets, [e.settings["dataset"] for e in recipe.experiments])
+    smallest = {"epochs": (chosen.epochs, 1), "mc-samples": (chosen.mc_samples, 1), "seeds": (min(chosen.seeds, default=0), 0)}
+    for name, (value, least) in smallest.items():
         if value is not None and value < least:
             raise SettingsError(f"--{name} must be at least {least}, but is {value}.")
-    found: list[Planned] = []
-    for experiment in recipe.experiments:
-        if (names and experiment.name not in names) or (data and experiment.settings["dataset"] not in data):
-            continue
+    found: list[tuple[int, Planned]] = []
+    for place, experiment in enumerate(recipe.experiments):
         budget = experiment.budgets[chosen.scale]
+        if experiment.name not in names or experiment.settings["dataset"] not in datasets:
+            continue
         for method in experiment.methods:
-            if method.source not in chosen.sources or (only and method.name not in only):
-                continue
-            seeds = chosen.seeds or range(budget.seeds_of.get(method.name, budget.seeds))
-            found += [
-                Planned(recipe.name, experiment, method, chosen.scale, seed, chosen.epochs, chosen.mc_samples)
-                for seed in dict.fromkeys(seeds)
-            ]
+            if method.source in chosen.sources and method.name in only:
+                for seed in dict.fromkeys(chosen.seeds or range(budget.seeds_of.get(method.name, budget.seeds))):
+                    run = Planned(recipe.name, experiment, method, chosen.scale, seed, chosen.epochs, chosen.mc_samples)
+                    found.append((place, run))
     if not found:
         raise SettingsError(
-            f"no run of {recipe.name} is all of that: --settings {' '.join(chosen.sources)}, --only "
-            f"{', '.join(chosen.only) or 'all'}, --experiments {' '.join(chosen.experiments) or 'all'}, "
-            f"--datasets {' '.join(chosen.datasets) or 'all'}. Leave one out."
+            f"no run of {recipe.name} matches --settings {' '.join(chosen.sources)}, --only "
+            f"{', '.join(chosen.only) or 'all'}, --experiments {' '.join(chosen.experiments) or 'all'} and --datasets "
+            f"{' '.join(chosen.datasets) or 'all'} together. Leave one out."
         )
-    for run in found:
-        _ = run.settings  # refuses what does not fit together, before anything is trained
-    order = [experiment.name for experiment in recipe.experiments]
-    return sorted(found, key=lambda run: (order.index(run.experiment.name), run.seed))
+    for _, run in found:
+        _ = run.settings  # refuses contradictory settings before anything is trained
+    return [run for _, run in sorted(found, key=lambda pair: (pair[0], pair[1].seed))]
 
 
-def _known(option: str, name: str, names: Mapping[str, str]) -> str:
-    key = name.strip().lower()
-    if key not in names:
-        raise SettingsError(f"{option} {name!r} is none of {', '.join(names.values())}.")
-    return names[key]
+def _known(option: str, chosen: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The chosen names as the recipe spells them; all names if nothing was chosen."""
+    spelled = {name.lower(): name for name in names}
+    for name in chosen:
+        if name.strip().lower() not in spelled:
+            raise SettingsError(f"{option} {name!r} is none of {', '.join(spelled.values())}.")
+    return {spelled[name.strip().lower()] for name in chosen} or set(names)

@@ -1,4 +1,4 @@
-"""The result of one run as JSON: what was run, the command that runs it again, where, and the figures."""
+"""The result of a run as JSON: its settings, the command that repeats it, where it ran, and its figures."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _OF_A_RUN = frozenset((
     "settings", "command", "date", "liebayes", "python", "torch", "threads", "processor", "git", "sessions", "step_seconds",
     "wall_seconds",
 ))  # fmt: skip
-"""What may differ between two runs with the same figures; settings are compared by themselves."""
+"""Fields that may differ between two runs with the same figures. Settings are compared separately."""
 _KEY = ("scale", "experiment", "method", "settings_from", "epochs", "mc_samples", "seed")
-"""What tells one result from another."""
+"""The fields that identify a result."""
 _IMPLIED = {"sgd": "Dirac", "ivon": "Normal", "vogn": "Normal", "ivon-opt": "Normal"}
-"""Bases of rules that have no choice."""
+"""Bases of rules that offer no choice."""
 WALL = "wall.json"
-"""In a run directory: the seconds its sessions took in all."""
+"""A file in the run directory: the seconds of all its sessions."""
 _OUTSIDE = {"mnist": "fashion-mnist"}
-"""What posteriors are shown from outside their data."""
+"""The out-of-distribution data of a data set."""
 
 
 def result_path(results: Path, run: Planned) -> Path:
-    """Where the result of a run is kept."""
+    """The file of a run's result."""
     return results / run.recipe / f"{run.scale}_{run.name.replace('/', '_')}.json"
 
 
 def identity(run: Planned, settings: TrainSettings) -> Result:
-    """What tells which run a result belongs to."""
-    threads = "" if settings.threads is None else f" --threads {settings.threads}"  # another number may round otherwise
+    """The fields that say which run a result belongs to."""
+    threads = "" if settings.threads is None else f" --threads {settings.threads}"  # another number may round differently
     return {
         "recipe": run.recipe,
         "experiment": run.experiment.name,
@@ -87,20 +87,20 @@ def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Pat
 
 
 def failed(run: Planned, directory: Path, reason: str) -> Result:
-    """The result of a run whose training broke down, such as by a loss that is not finite."""
+    """The result of a run that diverged."""
     files = RunDirectory(directory)
     environment, settings = files.read_json("environment.json"), files.settings()
     return {**identity(run, settings), "failed": reason, **provenance(environment, settings)}
 
 
 def _features(posterior: Posterior, dataset: data.Dataset) -> Result:
-    """How sparse and local the first layer is, at the point estimate."""
+    """How sparse and local the first layer is at the point estimate."""
     images = weight_images(first_layer(at_point(posterior)), dataset.image_shape)
     return {} if images is None else feature_numbers(images)
 
 
 def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, data_dir: Path | None) -> Result:
-    """How well the posterior tells another data set from its own test images, if that is present."""
+    """How well the posterior separates another data set, if it is present, from the test images."""
     name = _OUTSIDE.get(settings.dataset)
     if name is None:
         return {}
@@ -108,8 +108,8 @@ def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, d
         other = data.load(name, data_dir, download=False)
     except data.MissingDataError:
         return {}
-    except data.DataError as error:  # nobody has asked for it
-        warnings.warn(f"{error} No images from outside the data are judged.", stacklevel=2)
+    except data.DataError as error:  # the user did not ask for it
+        warnings.warn(f"{error} Out-of-distribution figures are left out.", stacklevel=2)
         return {}
     samples = predictive_samples(settings)
     inside, outside = (
@@ -124,14 +124,14 @@ def _outside(posterior: Posterior, settings: TrainSettings, own: data.Dataset, d
 
 
 def is_stored(path: Path, directory: Path) -> bool:
-    """Whether the stored result is that of the run in this directory."""
+    """Whether the stored result belongs to the run in this directory."""
     if not path.exists() or not (directory / "environment.json").exists():
         return False
     return read(path).get("date") == RunDirectory(directory).read_json("environment.json").get("date")
 
 
 def store(path: Path, result: Result) -> str:
-    """Writes a result, and returns what is to be said about it. One with the same figures and data is left as it is."""
+    """Writes a result unless one with the same figures and data is stored already. Returns what it did, in words."""
     before = read(path) if path.exists() else None
     old, new = ({k: v for k, v in (r or {}).items() if k not in _OF_A_RUN} for r in (before, result))
     same = before is not None and all(old[name] == new[name] for name in old.keys() & new.keys())
@@ -139,7 +139,7 @@ def store(path: Path, result: Result) -> str:
     same = same and settings_of(before or {}) == settings_of(result)
     if same and set(new) <= set(old):
         return "the same figures as stored"
-    write_whole(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+    write_file(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
     if before is None:
         return "stored"
     what = "fewer figures" if same else "other figures, settings or data"
@@ -147,12 +147,12 @@ def store(path: Path, result: Result) -> str:
 
 
 def settings_of(result: Result) -> dict[str, Any]:
-    """The settings of a result. Those it does not name, because they came later, had their defaults."""
+    """The settings of a result. Settings that were added later had their defaults."""
     return {**TrainSettings().to_json(), **result.get("settings", {})}
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is whole or not there, also if two commands do at the same time."""
+def write_file(path: Path, text: str) -> None:
+    """Writes a file atomically, also if two commands do so at the same time."""
     with writable(path, "--results"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as partial:
@@ -164,21 +164,21 @@ def read(path: Path) -> Result:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}. Remove it, and --collect makes it anew.") from error
+        raise RunError(f"{path} cannot be read: {error}. Remove it; --collect writes it again.") from error
     missing = [] if not isinstance(found, dict) else [name for name in _KEY if name not in found]
     missing += [name for name in FIGURES if isinstance(found, dict) and "failed" not in found and name not in found]
     if not isinstance(found, dict) or missing:
-        raise RunError(f"{path} is no result: {', '.join(missing) or 'a JSON object'} is missing. Remove it.")
+        raise RunError(f"{path} is not a result: {', '.join(missing) or 'a JSON object'} is missing. Remove it.")
     return found
 
 
 def read_all(results: Path, recipe: str) -> Sequence[Result]:
-    """All results of a recipe. A copy of one would count as another seed, and is refused."""
+    """All results of a recipe. Refuses copies, which would count as another seed."""
     found: dict[tuple[Any, ...], tuple[Path, Result]] = {}
     for path in sorted((results / recipe).glob("*.json")):
         result = read(path)
         key = tuple(result[name] for name in _KEY)
         if key in found:
-            raise RunError(f"{found[key][0]} and {path} are results of one run. Remove one of them.")
+            raise RunError(f"{found[key][0]} and {path} are results of the same run. Remove one of them.")
         found[key] = path, result
     return [result for _, result in found.values()]

@@ -1,4 +1,4 @@
-"""Stored results as rows: one for each method and budget, with means and standard errors over seeds."""
+"""Stored results as rows of a table: one for each method and budget, with all its seeds."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .result import Result, settings_of
 
 @dataclass(frozen=True)
 class Row:
-    """A method with a budget, and what its seeds gave."""
+    """A method with a budget, and the results of its seeds."""
 
     method: str
     source: str
     epochs: int
     mc_samples: int
     planned: int
-    """How many seeds the recipe asks for."""
+    """The number of seeds in the recipe."""
     results: Sequence[Result]
-    """Those that were measured, by seed."""
+    """The measured ones, by seed; `failures` are those that diverged."""
     failures: Sequence[Result]
     printed: Printed | None
     note: str = ""
 
     def values(self, kind: str) -> list[float]:
-        """A figure of every seed, where it was measured."""
+        """One figure, for every seed that has it."""
         return [result[kind] for result in self.results if result.get(kind) is not None]
 
 
@@ -46,7 +46,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence[Result]) -> list[Row]:
-    """All rows of an experiment: those of the recipe, run or not, and those of other budgets that were run."""
+    """All rows of an experiment: those of the recipe, whether run or not, and other budgets that were run."""
     here = [r for r in results if r["experiment"] == experiment.name and r["scale"] == scale]
     found: list[Row] = []
     for method in experiment.methods:
@@ -74,14 +74,14 @@ def rows(recipe: Recipe, experiment: Experiment, scale: Scale, results: Sequence
 
 
 def mixed(results: Sequence[Result]) -> bool:
-    """Whether runs were trained with different settings, apart from what belongs to a run or a machine."""
+    """Whether runs were trained with different settings, apart from those of a single run or machine."""
     of_a_run = ("seed", "threads", "compile", "evaluate_every")
     settings = [{k: v for k, v in settings_of(r).items() if k not in of_a_run} for r in results]
     return any(s != settings[0] for s in settings)
 
 
 def _note(results: Sequence[Result], experiment: Experiment) -> str:
-    """Says where the data were not all there, and where seeds were trained with different settings, by an older recipe."""
+    """Says where data were incomplete, batches split, or seeds trained with different settings by an older recipe."""
     numbers = {r["train_images"] for r in results if "train_images" in r} - {experiment.images}
     note = f" (on {min(numbers):,} of {experiment.images:,} images)" if numbers else ""
     note += " (each sample on its part of the batch)" if any(settings_of(r)["split_batch"] for r in results) else ""

@@ -1,4 +1,4 @@
-"""Runs a recipe: every planned run is a run directory, trained, resumed or left as it is, and then a stored result."""
+"""Executes a recipe: every planned run is trained, resumed or skipped in its run directory, and its result is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .table import write_tables
 
 
 def finished(run: Planned, directory: Path) -> bool:
-    """Whether the run is there, with the settings of the recipe, and has ended. The number of threads is the machine's."""
+    """Whether the run has ended, with the settings of the recipe; the number of threads may differ."""
     return RunDirectory(directory).finished(run.settings, of="the recipe", may_differ=("threads",))
 
 
@@ -30,9 +30,9 @@ def execute(
     data_dir: Path | None = None,
     threads: int | None = None,
 ) -> int:
-    """Trains what is not finished. After each run its result is stored and the tables are written.
+    """Trains the runs that are not finished, stores each result and rewrites the tables after it.
 
-    Returns how many runs have no result, for want of data, because another process is training them, or by damage.
+    Returns the number of runs without a result: their data are missing, another process trains them, or they are damaged.
     """
     without = 0
     for number, run in enumerate(runs, 1):
@@ -48,7 +48,7 @@ def execute(
                 _train(run, directory, dataset, data_dir, threads)
             said = store(path, measured(run, directory, dataset, data_dir))
         except InterruptedRunError as stop:
-            raise InterruptedRunError("Interrupted. The same command goes on with the table.") from stop
+            raise InterruptedRunError("Interrupted. The same command continues the table.") from stop
         except (data.MissingDataError, BusyRunError, DamagedRunError) as error:
             print(f"{head}: not run. {error}", flush=True)
             without += 1
@@ -61,12 +61,12 @@ def execute(
 
 
 def finished_runs(runs: Sequence[Planned], output: Path) -> list[Planned]:
-    """Those that have ended."""
+    """The runs that have ended."""
     return [run for run in runs if finished(run, run.directory(output))]
 
 
 def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path | None, threads: int | None) -> None:
-    """Trains a run, or the rest of it, and notes how long that took."""
+    """Trains a run, or what is left of it, and records how long that took."""
     files, began = RunDirectory(directory), time.monotonic()
     started = (directory / "settings.json").exists()
     settings = dataclasses.replace(run.settings, output=directory, data_dir=data_dir, threads=threads, resume=started)
@@ -79,14 +79,14 @@ def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path 
             before = files.read_json(WALL)["seconds"] if (directory / WALL).exists() else 0.0
             files.write_json(WALL, {"seconds": round(before + time.monotonic() - began, 1)})
         if settings.compile:
-            torch.compiler.reset()  # compiled networks of earlier runs would stay in memory
+            torch.compiler.reset()  # or compiled networks of earlier runs stay in memory
 
 
 _loaded: dict[tuple[str, Path | None], data.Dataset] = {}
 
 
 def prepare(run: Planned, data_dir: Path | None) -> data.Dataset:
-    """The data of a run, read once for all runs. At the smoke scale the first images, registered under a name of their own."""
+    """The data of a run, read once for all runs. At the smoke scale: the first images, registered under their own name."""
     place = (run.settings.dataset, data_dir)
     if place not in _loaded:
         found = data.load(run.experiment.settings["dataset"], data_dir)
@@ -100,12 +100,6 @@ def prepare(run: Planned, data_dir: Path | None) -> data.Dataset:
 
 
 def first_images(dataset: data.Dataset, number: int, name: str) -> data.Dataset:
-    """The first images of a data set, as a data set of another name."""
-    return dataclasses.replace(
-        dataset,
-        name=name,
-        train_images=dataset.train_images[:number],
-        train_labels=dataset.train_labels[:number],
-        test_images=dataset.test_images[:number],
-        test_labels=dataset.test_labels[:number],
-    )
+    """The first images of a data set, as a data set with another name."""
+    parts = {part: getattr(dataset, part)[:number] for part in ("train_images", "train_labels", "test_images", "test_labels")}
+    return dataclasses.replace(dataset, name=name, **parts)

@@ -1,4 +1,4 @@
-"""A recipe's results beside the paper's figures, as Markdown and as a page: what was measured, and "not run" for the rest."""
+"""The results of a recipe beside the paper's figures, as Markdown and as a page. Missing results say "not run"."""
 
 from __future__ import annotations
 
@@ -10,29 +10,19 @@ from typing import Any, get_args
 
 from .claims import CLAIMS, verdicts
 from .recipe import Figure, Recipe, Scale
-from .result import Result, read_all, write_whole
+from .result import Result, read_all, write_file
 from .rows import Row, mean_and_error, rows
 
 NOT_RUN = "not run"
 HEADINGS = (
-    "method",
-    "settings",
-    "epochs",
-    "K",
-    "seeds",
-    "accuracy %",
-    "NLL",
-    "ECE",
-    "paper: accuracy %",
-    "NLL",
-    "ECE",
+    "method", "settings", "epochs", "K", "seeds", "accuracy %", "NLL", "ECE", "paper: accuracy %", "NLL", "ECE",
     "largest weight",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the page: a heading, a sentence, and a table as text."""
+    """A section of the page: a heading, a sentence and a table."""
 
     name: str
     heading: str
@@ -48,28 +38,25 @@ def write_tables(recipe: Recipe, results: Path) -> str:
     strange = sorted({r["method"] for r in found if (r["experiment"], r["method"], r["settings_from"]) not in known})
     if strange:
         text = f"{results / recipe.name} has results of methods that {recipe.name} does not have: {', '.join(strange)}."
-        warnings.warn(f"{text} They are in no table.", stacklevel=2)
+        warnings.warn(f"{text} The tables leave them out.", stacklevel=2)
     parts = blocks(recipe, found)
     text = markdown(recipe, parts)
-    write_whole(results / f"{recipe.name}.md", text)
-    write_whole(results / f"{recipe.name}.html", page(recipe, parts))
+    write_file(results / f"{recipe.name}.md", text)
+    write_file(results / f"{recipe.name}.html", page(recipe, parts))
     return text
 
 
 def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
-    """The tables of every scale that has a result (the desktop's if none has), the claims, and the readings."""
+    """The tables of every scale with results (the desktop scale if there are none), the claims and the settings."""
     scales: list[Scale] = [s for s in get_args(Scale) if any(r["scale"] == s for r in results)] or ["desktop"]
     found: list[Block] = []
     for scale in scales:
         judged: list[Sequence[str]] = []
         for experiment in recipe.experiments:
             these = rows(recipe, experiment, scale, results)
-            found.append(
-                Block(
-                    f"{experiment.name}-{scale}", f"{experiment.title}, {scale} scale", "", HEADINGS, [line(r) for r in these]
-                )
-            )
-            if scale != "smoke":  # which says nothing about a method
+            heading = f"{experiment.title}, {scale} scale"
+            found.append(Block(f"{experiment.name}-{scale}", heading, "", HEADINGS, [line(r) for r in these]))
+            if scale != "smoke":  # too short to say anything about a method
                 judged += [
                     (v.claim, f"{experiment.title}: {v.pair}", v.word, v.evidence)
                     for v in verdicts(CLAIMS.get(recipe.name, []), these)
@@ -79,18 +66,16 @@ def blocks(recipe: Recipe, results: Sequence[Result]) -> list[Block]:
             found.append(_outside(scale, outside))
         if judged:
             text = (
-                "A verdict needs three seeds on both sides, none of which diverged; figures differ if Welch's t-test says so "
-                f"at 5 %. It is about the {scale} scale, not about the paper's own runs. Pairs of which nothing was run "
-                "are left out."
+                "A verdict needs three seeds of each method, none of them diverged; figures differ if Welch's t-test says so "
+                f"at 5 %. It is about the {scale} scale, not the paper's own runs. Pairs without any run are left out."
             )
-            found.append(
-                Block(f"claims-{scale}", f"The paper's claims, {scale} scale", text, ("claim", "where", "here", "why"), judged)
-            )
+            heading = f"The paper's claims, {scale} scale"
+            found.append(Block(f"claims-{scale}", heading, text, ("claim", "where", "here", "why"), judged))
     return [*found, _settings(recipe)]
 
 
 def _settings(recipe: Recipe) -> Block:
-    """All settings of the full protocol, with their sources; what several experiments share stands once."""
+    """All settings of the full protocol, with their sources. Those that several experiments share are listed once."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for experiment in recipe.experiments:
         shared = {k: v for k, v in experiment.settings.items() if k not in ("dataset", "model")}
@@ -99,7 +84,7 @@ def _settings(recipe: Recipe) -> Block:
             key = f"{method.name} ({method.source})", _listed(method.settings), method.where
             found.setdefault(key, []).append(experiment.title)
     lines = [("; ".join(titles), *key) for key, titles in found.items()]
-    text = "Of the full protocol, named as in `liebayes train`; scales shorten epochs and samples. A method's own go first."
+    text = "The full protocol, named as in `liebayes train`; scales shorten epochs and samples. A method's own settings win."
     return Block("settings", "Settings and their sources", text, ("experiment", "method", "settings", "source"), lines)
 
 
@@ -108,7 +93,7 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 
 def line(row: Row) -> list[str]:
-    """A row as text."""
+    """The cells of a row."""
     asked = max(row.planned, len(row.results) + len(row.failures))
     seeds = str(asked) if len(row.results) == asked else f"{len(row.results)} of {asked}"
     cells = [row.method + row.note, row.source, str(row.epochs), str(row.mc_samples), seeds]
@@ -123,7 +108,7 @@ def line(row: Row) -> list[str]:
 
 
 def summary(recipe: Recipe, results: Sequence[Result], scale: Scale = "desktop") -> str:
-    """What was measured at a scale as one table in Markdown, and the names of what was not."""
+    """The results at a scale as one table in Markdown, and the names of the missing ones."""
     lines, missing = [], []
     for experiment in recipe.experiments:
         these = rows(recipe, experiment, scale, results)
@@ -149,23 +134,23 @@ def _figure(figure: Figure | tuple[float, float | None], digits: int) -> str:
 
 
 def _outside(scale: Scale, found: Sequence[Row]) -> Block:
-    """How well each method's predictions tell another data set from its own."""
+    """How well the predictions of each method separate another data set from its own."""
     name = next(result["outside"] for row in found for result in row.results if "outside" in result)
     lines = []
     for row in found:
         cells = [_figure(mean_and_error(row.values(k)), 4) for k in ("auroc_entropy", "auroc_confidence")]
         seeds = str(len(row.values("auroc_entropy")))
         lines.append([row.method + row.note, row.source, str(row.epochs), str(row.mc_samples), seeds, *cells])
-    text = f"How well the predictive entropy, and the largest probability, tell images of {name} from test images: AUROC."
+    text = f"How well the predictive entropy, and the largest probability, separate images of {name} from test images: AUROC."
     headings = ("method", "settings", "epochs", "K", "seeds", "AUROC, entropy", "AUROC, largest probability")
     return Block(f"outside-{scale}", f"Outside the data, {scale} scale", text, headings, lines)
 
 
 _ABOUT = (
-    "Accuracy, NLL and ECE (20 bins) of the predictive on the test data, of 32 samples but at the smoke scale; SGD's is that "
-    "of its point. Mean ± standard error over seeds, of which “2 of 3” says that the scale asks for three. K is the number of "
-    "Monte Carlo samples in training. Settings: paper, of its appendix; published, of the authors' commands; ours. The "
-    "paper's figures are of its full protocol, whatever the scale beside them."
+    "Accuracy, NLL and ECE (20 bins) of the predictive distribution on the test data, with 32 samples except at the smoke "
+    "scale and for SGD, which is a point. Mean ± standard error over seeds; “2 of 3” means that the scale asks for three. K "
+    "is the number of Monte Carlo samples in training. Settings are those of the paper's appendix (paper), of the authors' "
+    "published commands (published) or our own (ours). The paper's figures are those of its full protocol at every scale."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .recipe import Budget, Experiment, Method, Printed, Recipe
@@ -99,45 +100,37 @@ OURS_CNN = [
 _SMOKE: dict[str, Any] = {"predictive_samples": 2}
 _SPLIT: dict[str, Any] = {"split_batch": True}
 
+
+def _mlp(
+    dataset: str, title: str, images: int, methods: Sequence[Method], printed: Sequence[Printed], desktop: Budget
+) -> Experiment:
+    shared = {"model": "mlp", "epochs": 60, "warmup_epochs": 5.0, "batch_size": 50, "augment": dataset == "cifar10"}
+    smoke = Budget(seeds=1, epochs=1, mc_samples=2, images=200, settings=_SMOKE)
+    return Experiment(
+        f"{dataset}-mlp",
+        f"{title}, MLP",
+        {"dataset": dataset, **shared},
+        _MLP,
+        methods,
+        dict(zip(("additive", "multiplicative"), printed, strict=True)),
+        {"paper": Budget(seeds=5), "desktop": desktop, "smoke": smoke},
+        images,
+    )
+
+
 TABLE1 = Recipe(
     "table1",
     "Table 1: additive and multiplicative learning",
     (
-        Experiment(
-            "mnist-mlp",
-            "MNIST, MLP",
-            {"dataset": "mnist", "model": "mlp", "epochs": 60, "warmup_epochs": 5.0, "batch_size": 50, "augment": False},
-            _MLP,
-            [*PAPER_MLP, *PUBLISHED_MLP, *OURS_MLP, TUNED, TAMED, SGD],
-            {
-                "additive": Printed((98.38, 0.02), (0.083, 0.001), (0.012, 0.000)),
-                "multiplicative": Printed((98.59, 0.02), (0.058, 0.001), (0.006, 0.000)),
-            },
-            {
-                "paper": Budget(seeds=5),
-                "desktop": Budget(
-                    seeds=3, epochs=20, mc_samples=8, seeds_of={TUNED.name: 5}, settings={"evaluate_every": 5}
-                ),
-                "smoke": Budget(seeds=1, epochs=1, mc_samples=2, images=200, settings=_SMOKE),
-            },
-            images=60_000,
+        _mlp(
+            "mnist", "MNIST", 60_000, [*PAPER_MLP, *PUBLISHED_MLP, *OURS_MLP, TUNED, TAMED, SGD],
+            [Printed((98.38, 0.02), (0.083, 0.001), (0.012, 0.000)), Printed((98.59, 0.02), (0.058, 0.001), (0.006, 0.000))],
+            Budget(seeds=3, epochs=20, mc_samples=8, seeds_of={TUNED.name: 5}, settings={"evaluate_every": 5}),
         ),
-        Experiment(
-            "cifar10-mlp",
-            "CIFAR-10, MLP",
-            {"dataset": "cifar10", "model": "mlp", "epochs": 60, "warmup_epochs": 5.0, "batch_size": 50, "augment": True},
-            _MLP,
-            [*PAPER_MLP, *OURS_MLP],
-            {
-                "additive": Printed((58.85, 0.08), (1.236, 0.002), (0.085, 0.001)),
-                "multiplicative": Printed((59.19, 0.07), (1.160, 0.001), (0.026, 0.001)),
-            },
-            {
-                "paper": Budget(seeds=5),
-                "desktop": Budget(seeds=3, epochs=10, mc_samples=2, settings={"evaluate_every": 5}),
-                "smoke": Budget(seeds=1, epochs=1, mc_samples=2, images=200, settings=_SMOKE),
-            },
-            images=50_000,
+        _mlp(
+            "cifar10", "CIFAR-10", 50_000, [*PAPER_MLP, *OURS_MLP],
+            [Printed((58.85, 0.08), (1.236, 0.002), (0.085, 0.001)), Printed((59.19, 0.07), (1.160, 0.001), (0.026, 0.001))],
+            Budget(seeds=3, epochs=10, mc_samples=2, settings={"evaluate_every": 5}),
         ),
         Experiment(
             "cifar10-cnn",
@@ -158,4 +151,4 @@ TABLE1 = Recipe(
         ),
     ),
     READINGS,
-)
+)  # fmt: skip
