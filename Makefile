@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test torture figures benchmark lint clean
+.PHONY: demo test test-matrix torture figures benchmark lint clean
 
 $(VENV)/installed: pyproject.toml constraints.txt setup.py $(wildcard src/liebayes/native/*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,10 @@ lint: $(VENV)/installed
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+# The suite under other instruction sets, threads, seeds and kernels; resumable, its last result in results/test_matrix.md.
+test-matrix: $(VENV)/installed $(VENV)/triton
+	$(BIN)/python tests/matrix.py
 
 torture: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 tests/torture -o python_files='torture_*.py'

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("LIEBAYES_TEST_THREADS", "1")))
 
 with warnings.catch_warnings():
     # The first forward-mode derivative makes torch import a module of its own that warns about itself.
@@ -29,6 +29,7 @@ settings.register_profile(
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+settings.register_profile("seeded", settings.get_profile("liebayes"), derandomize=False, database=None)  # see matrix.py
 settings.load_profile("liebayes")
 
 UNPACK = Path(__file__).parents[1].parent / "shared" / "data" / "unpack"

@@ -1,0 +1,215 @@
+"""`make test-matrix`: the test suite under other instruction sets, numbers of threads, seeds and kernels, a cell for each.
+
+    python tests/matrix.py [--cells NAME ...] [--only PATH ...] [--results FOLDER] [--again] [--list]
+
+Processors differ in the last digits of what they compute; nothing here may depend on those. The last result is stored as
+results/test_matrix.json and .md, after every cell: a run that was interrupted goes on where it was, and cells that are stored
+for the present code are not run again. With --only nothing is stored, unless a folder is named. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+LEVELS = ("DEFAULT", "AVX2", "AVX512")  # as torch names what a processor can do
+SWITCHES = {
+    "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "LIEBAYES_KERNEL", "LIEBAYES_TEST_THREADS", "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+}  # fmt: skip
+"""Taken out of the caller's environment, so that a cell is what it says."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to run the suite. Another version of torch or Python is another `python`."""
+
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    level: str = LEVELS[0]
+    """What the processor must have."""
+    compiled: bool = False
+    """Whether the compiled kernel must be there."""
+    python: str = sys.executable
+
+
+CELLS = [
+    Cell("aten-default", {"ATEN_CPU_CAPABILITY": "default"}),
+    Cell("aten-avx2", {"ATEN_CPU_CAPABILITY": "avx2"}, level="AVX2"),
+    Cell("aten-avx512", {"ATEN_CPU_CAPABILITY": "avx512"}, level="AVX512"),
+    Cell("mkl-sse4_2", {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}),
+    Cell("mkl-avx2", {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}, level="AVX2"),
+    Cell("mkl-avx512", {"MKL_ENABLE_INSTRUCTIONS": "AVX512"}, level="AVX512"),
+    Cell("threads-1", {"LIEBAYES_TEST_THREADS": "1"}),
+    Cell("threads-2", {"LIEBAYES_TEST_THREADS": "2"}),
+    Cell("seed-1", arguments=("--hypothesis-profile=seeded", "--hypothesis-seed=1")),
+    Cell("seed-2", arguments=("--hypothesis-profile=seeded", "--hypothesis-seed=2")),
+    Cell("kernel-off", {"LIEBAYES_KERNEL": "off"}),
+    Cell("kernel-portable", {"LIEBAYES_KERNEL": "portable"}, compiled=True),
+    Cell("kernel-avx2", {"LIEBAYES_KERNEL": "avx2"}, level="AVX2", compiled=True),
+    Cell("kernel-avx512", {"LIEBAYES_KERNEL": "avx512"}, level="AVX512", compiled=True),
+]
+
+PROBE = """
+import importlib.metadata, json, platform, torch
+from liebayes import native
+print(json.dumps({
+    "level": torch.backends.cpu.get_cpu_capability(), "compiled": native.available(), "kernel": native.describe(),
+    "versions": {"python": platform.python_version()}
+    | {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy", "pytest", "hypothesis")},
+}))
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="The test suite on a matrix of settings.", prog="tests/matrix.py")
+    parser.add_argument("--cells", nargs="+", metavar="NAME", choices=[cell.name for cell in CELLS], help="not all of them")
+    parser.add_argument("--only", nargs="+", metavar="PATH", help="these tests, for quick use")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="where to store (results; with --only nowhere)")
+    parser.add_argument("--workers", type=int, default=2, help="processes at once (2)")
+    parser.add_argument("--again", action="store_true", help="also run cells that are stored for this code")
+    parser.add_argument("--list", action="store_true", help="name the cells and end")
+    asked = parser.parse_args(arguments)
+    chosen = [cell for cell in CELLS if asked.cells is None or cell.name in asked.cells]
+    if asked.list:
+        print("\n".join(f"{cell.name:16} {describe(cell)}" for cell in chosen))
+        return 0
+    folder = asked.results or (None if asked.only else ROOT / "results")
+    result = start(folder, asked.only)
+    for cell in chosen:
+        known = result["cells"].get(cell.name)
+        if known is None or known["outcome"] == "skipped" or asked.again:  # what was missing may be there now
+            known = result["cells"][cell.name] = run(cell, asked.only or [], asked.workers)
+            if folder is not None:
+                store(result, folder)
+        print(line(cell.name, known), flush=True)
+    return 1 if any(result["cells"][cell.name]["outcome"] == "failed" for cell in chosen) else 0
+
+
+def describe(cell: Cell) -> str:
+    """A cell in the words of a command line."""
+    return " ".join([*(f"{key}={value}" for key, value in cell.environment.items()), "pytest", *cell.arguments])
+
+
+def start(folder: Path | None, only: list[str] | None) -> dict[str, Any]:
+    """What is stored for this code and these tests, or an empty result."""
+    result = {"command": "make test-matrix", "code": code(), "cpu": cpu(), "only": only, "cells": {}}
+    stored = folder / "test_matrix.json" if folder else None
+    if stored is not None and stored.exists():
+        before = json.loads(stored.read_text())
+        if all(before.get(key) == result[key] for key in ("code", "cpu", "only")):
+            return before
+    return result
+
+
+def code() -> str:
+    """The last commit that changed something beside results, and what has changed since."""
+    beside = ("--", ".", ":!results")
+    commit = git("log", "-1", "--format=%h", *beside).strip()
+    changes = git("diff", "HEAD", *beside)
+    return commit + (f"+{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else "")
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+def cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [text.partition(":")[2].strip() for text in lines if text.startswith("model name")]
+    return f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def run(cell: Cell, only: list[str], workers: int) -> dict[str, Any]:
+    """Runs the suite in a cell, if the machine has what it needs."""
+    plain = {key: value for key, value in os.environ.items() if key not in SWITCHES}
+    probe = subprocess.run([cell.python, "-c", PROBE], env=plain, cwd=ROOT, capture_output=True, text=True, check=False)
+    if probe.returncode:
+        return {"outcome": "failed", "why": f"{cell.python} has no working package: {probe.stderr.strip()[-300:]}"}
+    machine = json.loads(probe.stdout)
+    if LEVELS.index(cell.level) > LEVELS.index(machine["level"]):
+        return {"outcome": "skipped", "why": f"this processor has no {cell.level}"}
+    if cell.compiled and not machine["compiled"]:
+        return {"outcome": "skipped", "why": "the kernel is not built here"}
+    with tempfile.TemporaryDirectory() as temporary:
+        report = Path(temporary) / "report.xml"
+        command = [cell.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), f"--junitxml={report}"]
+        began = time.monotonic()
+        command += [*cell.arguments, *only]
+        done = subprocess.run(
+            command, env=plain | cell.environment, cwd=ROOT, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        seconds = round(time.monotonic() - began, 1)
+        found = counts(report) if report.exists() else {"why": (done.stdout + done.stderr).strip()[-2000:]}
+    outcome = "passed" if done.returncode == 0 else "failed"
+    words = f"{describe(cell)} -n {workers} {shlex.join(only)}".strip()
+    return {"outcome": outcome, "seconds": seconds, "command": words, **found, "versions": machine["versions"]}
+
+
+def counts(report: Path) -> dict[str, Any]:
+    """How many tests passed, failed and were skipped, and which failed, from a report in JUnit's format."""
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    kinds = [{child.tag for child in case} for case in cases]
+    names = [f"{case.get('classname')}::{case.get('name')}" for case in cases]
+    lost = sorted(name for name, kind in zip(names, kinds, strict=True) if kind & {"failure", "error"})
+    skipped = sum("skipped" in kind for kind in kinds)
+    return {"passed": len(cases) - len(lost) - skipped, "failed": len(lost), "skipped": skipped, "failures": lost[:50]}
+
+
+def line(name: str, cell: dict[str, Any]) -> str:
+    if "passed" not in cell:
+        return f"{name:16} {cell['outcome']:8} {cell['why']}"
+    numbers = f"{cell['passed']:6} passed {cell['failed']:4} failed {cell['skipped']:5} skipped {cell['seconds']:8.1f} s"
+    return "\n".join([f"{name:16} {cell['outcome']:8} {numbers}", *(f"    {test}" for test in cell["failures"][:5])])
+
+
+def store(result: dict[str, Any], folder: Path) -> None:
+    """The result as .json and .md, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (("test_matrix.json", json.dumps(result, indent=1) + "\n"), ("test_matrix.md", page(result))):
+        part = folder / f"{name}.part"
+        part.write_text(text)
+        part.replace(folder / name)
+
+
+def page(result: dict[str, Any]) -> str:
+    cells = [(cell, result["cells"][cell.name]) for cell in CELLS if cell.name in result["cells"]]
+    versions = next((found["versions"] for _, found in cells if "versions" in found), {})
+    lines = [
+        "# The test suite on a matrix of settings",
+        "",
+        f"`{result['command']}` at {result['code']}, on {result['cpu']}; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + (f"; only {', '.join(result['only'])}" if result["only"] else "")
+        + ".",
+        "",
+        "| cell | what differs | outcome | passed | failed | skipped | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for cell, found in cells:
+        numbers = [str(found.get(key, "")) for key in ("passed", "failed", "skipped", "seconds")]
+        outcome = found["outcome"] + (f": {found['why'].splitlines()[-1]}" if found.get("why") else "")
+        lines.append(f"| {cell.name} | `{describe(cell)}` | {outcome} | {' | '.join(numbers)} |")
+    lost = [f"- {cell.name}: `{test}`" for cell, found in cells for test in found.get("failures", [])]
+    return "\n".join([*lines, *(["", "Failed:", "", *lost] if lost else [])]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
