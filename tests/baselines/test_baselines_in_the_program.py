@@ -17,7 +17,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("ivon")
     folder = tmp_path_factory.mktemp("baselines")
     for rule in ("ivon", "vogn", "ivon-opt"):
-        words = ["--rule", rule, "--epochs", "8", "--evaluate-every", "8", "--predictive-samples", "8"]
+        words = ["--rule", rule, "--epochs", "5", "--evaluate-every", "5", "--predictive-samples", "8"]
         assert main(["train", *words, "--output", str(folder / rule)]) == 0
     return folder
 
@@ -34,11 +34,9 @@ def test_a_run(folder: Path, rule: str, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["test_nll"] == pytest.approx(last["test_nll"], rel=1e-5)
 
 
-def test_a_report(folder: Path, tmp_path: Path) -> None:
-    runs = [str(folder / rule) for rule in ("ivon", "vogn", "ivon-opt")]
-    assert main(["report", *runs, "--output", str(tmp_path / "report.html")]) == 0
-    assert "vogn" in (tmp_path / "report.html").read_text()
-    assert main(["compare", *runs]) == 0
+def test_a_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *(str(folder / rule) for rule in ("ivon", "vogn", "ivon-opt"))]) == 0
+    assert "vogn" in capsys.readouterr().out
 
 
 REFUSED = {

@@ -25,14 +25,7 @@ def settled(optimizer: Any, model: nn.Module, loss: Any, steps: int) -> tuple[Te
     lr = optimizer.param_groups[0]["lr"]
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = lr * (1 - step / steps)
-
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            value = loss()
-            value.backward()
-            return value
-
-        optimizer.step(closure)
+        optimizer.step(lambda: optimizer.zero_grad() or loss().backward())
     posterior = optimizer.posterior(model)
     (name,) = posterior.families
     return posterior.mean()[name].detach(), posterior.std()[name].square()
@@ -53,10 +46,8 @@ class Location(nn.Module):
 def test_ivon_on_a_quadratic_loss(curvature: float, prior: float, damping: float) -> None:
     """h is the curvature c, so the Gaussian has the precision N(c + δ/N + d) and, without damping, is the exact posterior."""
     model, centre = Location(), torch.tensor(1.0)
-    optimizer = IVON(
-        model.parameters(), 0.1, data_size=N, prior=prior, damping=damping, momentum=0.9, scale_momentum=1 - RHO
-    )
-    mean, variance = settled(optimizer, model, lambda: 0.5 * curvature * model(centre).square().sum(), 2500)
+    optimizer = IVON(model.parameters(), 0.1, data_size=N, prior=prior, damping=damping, momentum=0.9, scale_momentum=1 - RHO)
+    mean, variance = settled(optimizer, model, lambda: 0.5 * curvature * model(centre).square().sum(), 1200)
     a = curvature + prior / N + damping
     best = curvature / (curvature + prior / N)
     # ĥ = cε² + c(m − x)ε/σ, and the correction adds half of ρ·Var(ĥ)/a.
@@ -80,7 +71,7 @@ def test_vogn_on_a_quadratic_loss(spread: float) -> None:
     def loss() -> Tensor:  # a mean over examples, a sum over copies
         return 0.5 * curvature * model(x[:, None]).square().mean(0).sum()
 
-    mean, variance = settled(optimizer, model, loss, 2500)
+    mean, variance = settled(optimizer, model, loss, 1200)
     found = float((1 / (N * variance) - 0.1).mean())
     right = curvature**2 * (float(variance.mean()) + spread**2)
     assert found == pytest.approx(right, rel=0.01)
@@ -121,15 +112,15 @@ def test_logistic_regression_agrees_with_the_affine_rule(kind: Any, affine: tupl
     model = nn.Linear(DIMENSION, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = kind(
-        model.parameters(), 0.1, data_size=SIZE, prior=PRIOR, damping=0.0, momentum=0.9, scale_momentum=0.999,
+        model.parameters(), 0.1, data_size=SIZE, prior=PRIOR, damping=0.0, momentum=0.9, scale_momentum=0.998,
         initial_curvature=0.1, mc_samples=2,
     )  # fmt: skip
 
     def loss() -> Tensor:
         return binary_cross_entropy_with_logits(model(x)[:, 0], y)
 
-    mean, variance = settled(optimizer, model, loss, 3000)
+    mean, variance = settled(optimizer, model, loss, 1500)
     right_mean, right_variance = affine
-    # The mean in units of the width. iVON's ĥ has a variance of about 2h², so √(ρ·2/(2·2)) = 2 % is left of it.
+    # The mean in units of the width. iVON's ĥ has a variance of about 2h², so √(ρ·2/(2·2)) = 3 % is left of it.
     assert float(((mean[0] - right_mean) / right_variance.sqrt()).abs().max()) < 0.15
     assert float((variance[0] / right_variance - 1).abs().max()) < 0.1
