@@ -1,7 +1,6 @@
 """Exact Gaussian variational optima of Bayesian logistic regression on the breast cancer data.
 
-Model: the same as in ``breast_cancer_mcmc.py`` (features standardised to mean 0 and sd 1, intercept LAST of
-the 31 weights, y_i ~ Bernoulli(sigmoid(x_i . w)), w ~ N(0, I / precision)).
+The model is that of ``breast_cancer.py``.
 
 Computed are the Gaussians q that minimise KL(q || posterior), that is, maximise the ELBO
 
@@ -18,8 +17,7 @@ characterise the optimum, with f_i = x_i . w under q:
     full:      X' (y - E[sigmoid(f)]) = precision m,   S^-1 = precision I + X' diag(E[sigmoid'(f)]) X
     diagonal:  the same for m,                         1 / s_j^2 = precision + sum_i x_ij^2 E[sigmoid'(f_i)]
 
-Output: ``breast_cancer_gaussian_vi.json`` next to this file.  If ``breast_cancer_mcmc.json`` is there with
-the same precision, the deviations of both optima from MCMC are printed and stored too.
+Output: ``breast_cancer_gaussian_vi.json`` next to this file, with the deviations of both optima from MCMC.
 
 Run from the root of the repository, after ``breast_cancer_mcmc.py``::
 
@@ -28,28 +26,15 @@ Run from the root of the repository, after ``breast_cancer_mcmc.py``::
 Needs numpy, scipy and scikit-learn only; it imports nothing from the library that it serves to test.
 """
 
-import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import scipy
-import sklearn
-from numpy.typing import NDArray
+from breast_cancer import HERE, PRECISION, Array, load_data, store
 from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.datasets import load_breast_cancer
-
-Array = NDArray[np.float64]
-
-HERE = Path(__file__).resolve().parent
-OUTPUT = HERE / "breast_cancer_gaussian_vi.json"
-MCMC = HERE / "breast_cancer_mcmc.json"
 
 MAX_RESIDUAL = 1e-5  # of the optimality conditions: errors in units of the posterior sd, and relative
 
@@ -59,13 +44,6 @@ MAX_RESIDUAL = 1e-5  # of the optimality conditions: errors in units of the post
 NODES = np.arange(-9.0, 9.0 + 0.025, 0.05)
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 MAX_SIGMA = 13.0
-
-
-def load_data() -> tuple[Array, Array]:
-    """Return the design matrix (569, 31), intercept last, and the labels (569,)."""
-    features, labels = load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(axis=0)) / features.std(axis=0)
-    return np.hstack([features, np.ones((len(features), 1))]), labels.astype(np.float64)
 
 
 def expected_log_likelihood(mu: Array, sigma: Array, y: Array) -> tuple[float, Array, Array]:
@@ -79,17 +57,17 @@ def expected_log_likelihood(mu: Array, sigma: Array, y: Array) -> tuple[float, A
     return value, y - p @ WEIGHTS, -(p @ (WEIGHTS * NODES))
 
 
-def mode_and_laplace(x: Array, y: Array, precision: float) -> tuple[Array, Array]:
+def mode_and_laplace(x: Array, y: Array) -> tuple[Array, Array]:
     """Mode of the posterior and Cholesky factor of the Laplace covariance: where the optimisation starts."""
 
     def negative(w: Array) -> tuple[float, Array]:
         logits = x @ w
-        value = np.logaddexp(0.0, logits).sum() - y @ logits + 0.5 * precision * w @ w
-        return value, (expit(logits) - y) @ x + precision * w
+        value = np.logaddexp(0.0, logits).sum() - y @ logits + 0.5 * PRECISION * w @ w
+        return value, (expit(logits) - y) @ x + PRECISION * w
 
     mode = minimize(negative, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 5000}).x
     p = expit(x @ mode)
-    return mode, np.linalg.cholesky(np.linalg.inv((x.T * (p * (1 - p))) @ x + precision * np.eye(len(mode))))
+    return mode, np.linalg.cholesky(np.linalg.inv((x.T * (p * (1 - p))) @ x + PRECISION * np.eye(len(mode))))
 
 
 def maximise(elbo: Callable[[Array], tuple[float, Array]], start: Array) -> Array:
@@ -109,9 +87,9 @@ def maximise(elbo: Callable[[Array], tuple[float, Array]], start: Array) -> Arra
         best = -found.fun
 
 
-def fit_full(x: Array, y: Array, precision: float) -> tuple[Array, Array, float]:
+def fit_full(x: Array, y: Array) -> tuple[Array, Array, float]:
     """Mean, covariance and ELBO of the optimal full-rank Gaussian."""
-    mode, scale = mode_and_laplace(x, y, precision)
+    mode, scale = mode_and_laplace(x, y)
     dim = len(mode)
     rows, columns = np.tril_indices(dim, -1)
 
@@ -127,11 +105,11 @@ def fit_full(x: Array, y: Array, precision: float) -> tuple[Array, Array, float]
         projected = x @ chol
         sigma = np.sqrt((projected**2).sum(axis=1))
         likelihood, d_mu, d_sigma = expected_log_likelihood(x @ mean, sigma, y)
-        value = likelihood - 0.5 * precision * (mean @ mean + (chol**2).sum()) + np.log(np.diag(chol)).sum()
-        value += 0.5 * dim * (np.log(precision) + 1.0)  # constants of log p(w) and of the entropy
-        d_mean = x.T @ d_mu - precision * mean
+        value = likelihood - 0.5 * PRECISION * (mean @ mean + (chol**2).sum()) + np.log(np.diag(chol)).sum()
+        value += 0.5 * dim * (np.log(PRECISION) + 1.0)  # constants of log p(w) and of the entropy
+        d_mean = x.T @ d_mu - PRECISION * mean
         # d sigma_i / d chol = x_i (x_i' chol) / sigma_i
-        d_factor = scale.T @ (x.T @ ((d_sigma / sigma)[:, None] * projected) - precision * chol)
+        d_factor = scale.T @ (x.T @ ((d_sigma / sigma)[:, None] * projected) - PRECISION * chol)
         diagonal = np.exp(parameters[dim : 2 * dim])
         d_log_diagonal = np.diag(d_factor) * diagonal + 1.0  # + 1 from the log determinant
         return value, np.concatenate([scale.T @ d_mean, d_log_diagonal, d_factor[rows, columns]])
@@ -141,9 +119,9 @@ def fit_full(x: Array, y: Array, precision: float) -> tuple[Array, Array, float]
     return mean, chol @ chol.T, elbo(optimum)[0]
 
 
-def fit_diagonal(x: Array, y: Array, precision: float) -> tuple[Array, Array, float]:
+def fit_diagonal(x: Array, y: Array) -> tuple[Array, Array, float]:
     """Mean, standard deviations and ELBO of the optimal Gaussian with diagonal covariance."""
-    mode, scale = mode_and_laplace(x, y, precision)
+    mode, scale = mode_and_laplace(x, y)
     dim = len(mode)
     # The optimal sds are near those of the Laplace conditionals.
     start_sd = 1.0 / np.sqrt(np.diag(np.linalg.inv(scale @ scale.T)))
@@ -155,11 +133,11 @@ def fit_diagonal(x: Array, y: Array, precision: float) -> tuple[Array, Array, fl
         mean, sd = unpack(parameters)
         sigma = np.sqrt(x**2 @ sd**2)
         likelihood, d_mu, d_sigma = expected_log_likelihood(x @ mean, sigma, y)
-        value = likelihood - 0.5 * precision * (mean @ mean + sd @ sd) + np.log(sd).sum()
-        value += 0.5 * dim * (np.log(precision) + 1.0)
-        d_mean = x.T @ d_mu - precision * mean
+        value = likelihood - 0.5 * PRECISION * (mean @ mean + sd @ sd) + np.log(sd).sum()
+        value += 0.5 * dim * (np.log(PRECISION) + 1.0)
+        d_mean = x.T @ d_mu - PRECISION * mean
         # d sigma_i / d log sd_j = x_ij^2 sd_j^2 / sigma_i
-        d_log_sd = ((d_sigma / sigma) @ x**2 - precision) * sd**2 + 1.0
+        d_log_sd = ((d_sigma / sigma) @ x**2 - PRECISION) * sd**2 + 1.0
         return value, np.concatenate([scale.T @ d_mean, d_log_sd])
 
     optimum = maximise(elbo, np.zeros(2 * dim))
@@ -167,7 +145,7 @@ def fit_diagonal(x: Array, y: Array, precision: float) -> tuple[Array, Array, fl
     return mean, sd, elbo(optimum)[0]
 
 
-def residual(mean: Array, covariance: Array, x: Array, y: Array, precision: float, diagonal: bool) -> float:
+def residual(mean: Array, covariance: Array, x: Array, y: Array, diagonal: bool) -> float:
     """Largest violation of the optimality conditions in the module's docstring, free of units.
 
     E[sigmoid'(f)] is integrated directly here: the optimiser saw only sigmoid, so the derivation is tested.
@@ -178,8 +156,8 @@ def residual(mean: Array, covariance: Array, x: Array, y: Array, precision: floa
         raise RuntimeError(f"the sd of a logit is {sigma.max():.1f}: refine NODES")
     p = expit((x @ mean)[:, None] + sigma[:, None] * NODES)
     curvature = (p * (1.0 - p)) @ WEIGHTS
-    grad = x.T @ (y - p @ WEIGHTS) - precision * mean
-    hessian = (x.T * curvature) @ x + precision * np.eye(len(mean))
+    grad = x.T @ (y - p @ WEIGHTS) - PRECISION * mean
+    hessian = (x.T * curvature) @ x + PRECISION * np.eye(len(mean))
     # The Newton step that remains, in posterior sds; the remaining change of (co)variance, relative.
     inverse = np.linalg.inv(hessian)
     in_mean = np.abs(inverse @ grad) / np.sqrt(np.diag(inverse))
@@ -202,57 +180,26 @@ def deviation(mean: Array, sd: Array, mcmc: dict) -> dict[str, float]:
 
 def main() -> None:
     """Optimise, verify, compare, store."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--precision", type=float, default=1.0, help="prior precision of every weight")
-    parser.add_argument("--mcmc", type=Path, default=MCMC, help="what to compare with")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    args = parser.parse_args()
-
     began = time.perf_counter()
     x, y = load_data()
-    full_mean, covariance, full_elbo = fit_full(x, y, args.precision)
-    full_sd = np.sqrt(np.diag(covariance))
-    diagonal_mean, diagonal_sd, diagonal_elbo = fit_diagonal(x, y, args.precision)
-    residuals = {
-        "full": residual(full_mean, covariance, x, y, args.precision, diagonal=False),
-        "diagonal": residual(diagonal_mean, np.diag(diagonal_sd**2), x, y, args.precision, diagonal=True),
+    mean, covariance, elbo = fit_full(x, y)
+    diagonal_mean, diagonal_sd, diagonal_elbo = fit_diagonal(x, y)
+    optima = {
+        "full": {"mean": mean, "sd": np.sqrt(np.diag(covariance)), "covariance": covariance, "elbo": elbo},
+        "diagonal": {"mean": diagonal_mean, "sd": diagonal_sd, "elbo": diagonal_elbo},
     }
-    seconds = time.perf_counter() - began
-    print(f"precision {args.precision:g}: {seconds:.1f} s")
-    for family, elbo in (("full", full_elbo), ("diagonal", diagonal_elbo)):
-        print(f"{family}: ELBO {elbo:.6f}, residual of the optimality conditions {residuals[family]:.1e}")
-    if not max(residuals.values()) <= MAX_RESIDUAL:
+    mcmc, deviations = json.loads((HERE / "breast_cancer_mcmc.json").read_text()), {}
+    for family, optimum in optima.items():
+        S = np.diag(diagonal_sd**2) if family == "diagonal" else covariance
+        optimum["residual"] = residual(optimum["mean"], S, x, y, diagonal=family == "diagonal")
+        deviations[family] = deviation(optimum["mean"], optimum["sd"], mcmc)
+        print(f"{family}: ELBO {optimum['elbo']:.6f}, residual of the optimality conditions {optimum['residual']:.1e}")
+        print(f"{family} from MCMC: " + ", ".join(f"{name} {value:.4f}" for name, value in deviations[family].items()))
+    if not max(optimum["residual"] for optimum in optima.values()) <= MAX_RESIDUAL:
         sys.exit("not stored: the optimality conditions are not met")
-
-    full = {"mean": full_mean.tolist(), "sd": full_sd.tolist(), "covariance": covariance.tolist()}
-    diagonal = {"mean": diagonal_mean.tolist(), "sd": diagonal_sd.tolist()}
-    result = {
-        "model": "logistic regression, breast cancer, standardised, intercept last, w ~ N(0, I / precision)",
-        "precision": args.precision,
-        "gaussian_vi": {
-            "full": {**full, "elbo": full_elbo, "residual": residuals["full"]},
-            "diagonal": {**diagonal, "elbo": diagonal_elbo, "residual": residuals["diagonal"]},
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "scikit-learn": sklearn.__version__,
-        },
-        "command": " ".join(["python tests/oracles/breast_cancer_gaussian_vi.py", *sys.argv[1:]]),
-        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-        "wall_seconds": round(seconds, 1),
-    }
-    mcmc = json.loads(args.mcmc.read_text()) if args.mcmc.exists() else None
-    if mcmc is not None and mcmc["precision"] == args.precision:
-        result["deviation_from_mcmc"] = {
-            "full": deviation(full_mean, full_sd, mcmc),
-            "diagonal": deviation(diagonal_mean, diagonal_sd, mcmc),
-        }
-        for family, figures in result["deviation_from_mcmc"].items():
-            print(f"{family}: " + ", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
-    args.output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"wrote {args.output.name}")
+    plain = {f: {k: np.asarray(v).tolist() for k, v in optimum.items()} for f, optimum in optima.items()}
+    seconds = time.perf_counter() - began
+    store("breast_cancer_gaussian_vi", seconds, gaussian_vi=plain, deviation_from_mcmc=deviations)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Reference posterior of Bayesian logistic regression on the breast cancer data, by long HMC.
 
-Model: scikit-learn's breast cancer data (569 cases, 30 features), every feature standardised to mean 0 and
-sd 1 (population sd), then a column of ones appended, so that the intercept is the LAST of the 31 weights.
-Labels y in {0, 1} as scikit-learn gives them, y_i ~ Bernoulli(sigmoid(x_i . w)), w ~ N(0, I / precision).
+The model is that of ``breast_cancer.py``.
 
 Method: Hamiltonian Monte Carlo in the coordinates z, w = mode + L z, with L L' the Laplace covariance at the
 mode (which is the same as HMC on w with the Laplace precision as mass matrix).  The chains advance together
@@ -22,39 +20,22 @@ Run from the root of the repository, less than a minute on one core, with about 
 
     python tests/oracles/breast_cancer_mcmc.py
 
-Needs numpy and scikit-learn only; it imports nothing from the library that it serves to test.
+Needs numpy, scipy and scikit-learn only; it imports nothing from the library that it serves to test.
 """
 
-import argparse
-import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import sklearn
-from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer
+from breast_cancer import PRECISION, Array, load_data, store
 
-Array = NDArray[np.float64]
-
-HERE = Path(__file__).resolve().parent
-OUTPUT = HERE / "breast_cancer_mcmc.json"
+CHAINS, WARMUP, DRAWS, SEED = 16, 1000, 40000, 20240607
 
 MAX_RHAT = 1.01
 MAX_MCSE_MEAN = 0.01  # in units of the posterior sd
 MAX_MCSE_SD = 0.01  # relative
 MAX_STEIN_Z = 5.0  # 62 statistics are tested: 5 standard errors by chance has probability of about 4e-5
-
-
-def load_data() -> tuple[Array, Array]:
-    """Return the design matrix (569, 31), intercept last, and the labels (569,)."""
-    features, labels = load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(axis=0)) / features.std(axis=0)
-    return np.hstack([features, np.ones((len(features), 1))]), labels.astype(np.float64)
 
 
 def sigmoid(a: Array) -> Array:
@@ -63,42 +44,34 @@ def sigmoid(a: Array) -> Array:
     return 0.5 * (1.0 + np.tanh(0.5 * a))
 
 
-def log_posterior(w: Array, x: Array, y: Array, precision: float) -> tuple[Array, Array]:
-    """Unnormalised log posterior (chains,) and gradient (chains, 31) at the weights w (chains, 31)."""
+def log_posterior(w: Array, x: Array, y: Array) -> Array:
+    """Unnormalised log posterior (chains,) at the weights w (chains, 31)."""
     logits = w @ x.T
-    value = logits @ y - np.logaddexp(0.0, logits).sum(axis=1) - 0.5 * precision * (w**2).sum(axis=1)
-    return value, gradient(w, x, y, precision)
+    return logits @ y - np.logaddexp(0.0, logits).sum(axis=1) - 0.5 * PRECISION * (w**2).sum(axis=1)
 
 
-def gradient(w: Array, x: Array, y: Array, precision: float) -> Array:
-    """Gradient of the log posterior; the inner leapfrog steps need it without the value."""
-    return (y - sigmoid(w @ x.T)) @ x - precision * w
-
-
-def laplace(x: Array, y: Array, precision: float) -> tuple[Array, Array]:
+def laplace(x: Array, y: Array) -> tuple[Array, Array]:
     """Mode of the posterior and Cholesky factor of the inverse negative Hessian there."""
     w = np.zeros(x.shape[1])
     for _ in range(100):
         p = sigmoid(x @ w)
-        hessian = (x.T * (p * (1.0 - p))) @ x + precision * np.eye(len(w))
-        grad = (y - p) @ x - precision * w
+        hessian = (x.T * (p * (1.0 - p))) @ x + PRECISION * np.eye(len(w))
+        grad = (y - p) @ x - PRECISION * w
         if np.abs(grad).max() < 1e-10:
             return w, np.linalg.cholesky(np.linalg.inv(hessian))
         direction = np.linalg.solve(hessian, grad)
         # Halve the Newton step until it ascends: with nearly separable classes, the full step can overshoot.
-        step, value = 1.0, log_posterior(w[None], x, y, precision)[0][0]
-        while log_posterior((w + step * direction)[None], x, y, precision)[0][0] < value and step > 1e-6:
+        step, value = 1.0, log_posterior(w[None], x, y)[0]
+        while log_posterior((w + step * direction)[None], x, y)[0] < value and step > 1e-6:
             step *= 0.5
         w = w + step * direction
     raise RuntimeError("Newton's method did not find the mode")
 
 
-def hmc(
-    x: Array, y: Array, precision: float, chains: int, warmup: int, draws: int, seed: int
-) -> tuple[Array, Array, Array, float]:
+def hmc(x: Array, y: Array, chains: int, warmup: int, draws: int) -> tuple[Array, Array, Array, float]:
     """Sample; return weights and gradients (draws, chains, 31), acceptance per chain, tuned step size."""
-    rng = np.random.default_rng(seed)
-    mode, scale = laplace(x, y, precision)
+    rng = np.random.default_rng(SEED)
+    mode, scale = laplace(x, y)
     dim = len(mode)
     # In whitened coordinates logits = mode_logits + z @ x_white', and d/dz = (d/dw) @ scale.
     x_white = x @ scale
@@ -106,10 +79,10 @@ def hmc(
 
     def potential_gradient(z: Array) -> Array:
         residual = y - sigmoid(z @ x_white.T + mode_logits)
-        return precision * ((mode + z @ scale.T) @ scale) - residual @ x_white
+        return PRECISION * ((mode + z @ scale.T) @ scale) - residual @ x_white
 
     def potential(z: Array) -> Array:
-        return -log_posterior(mode + z @ scale.T, x, y, precision)[0]
+        return -log_posterior(mode + z @ scale.T, x, y)
 
     z = 3.0 * rng.standard_normal((chains, dim))  # starts three times as wide as the Laplace approximation
     energy, grad = potential(z), potential_gradient(z)
@@ -188,18 +161,9 @@ def per_weight(statistic: Callable[[Array], float], draws: Array) -> Array:
 
 def main() -> None:
     """Sample, check, store."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--precision", type=float, default=1.0, help="prior precision of every weight")
-    parser.add_argument("--chains", type=int, default=16)
-    parser.add_argument("--warmup", type=int, default=1000)
-    parser.add_argument("--draws", type=int, default=40000, help="kept draws per chain")
-    parser.add_argument("--seed", type=int, default=20240607)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    args = parser.parse_args()
-
     began = time.perf_counter()
     x, y = load_data()
-    w, grad, acceptance, step = hmc(x, y, args.precision, args.chains, args.warmup, args.draws, args.seed)
+    w, grad, acceptance, step = hmc(x, y, CHAINS, WARMUP, DRAWS)
 
     flat = w.reshape(-1, w.shape[2])
     mean, covariance = flat.mean(axis=0), np.cov(flat, rowvar=False)
@@ -223,49 +187,25 @@ def main() -> None:
         "stein_z": max(np.abs(stein_first).max(), np.abs(stein_second).max()),
     }
     seconds = time.perf_counter() - began
-    print(f"precision {args.precision:g}: {flat.shape[0]} draws in {seconds:.0f} s, step {step:.3f}")
+    print(f"{flat.shape[0]} draws in {seconds:.0f} s, step {step:.3f}")
     print(f"acceptance {acceptance.mean():.3f}, least ESS {ess.min():.0f}, of squares {ess_square.min():.0f}")
     print(", ".join(f"{name} {value:.5f}" for name, value in worst.items()))
-    limits = {
-        "rhat": MAX_RHAT,
-        "mcse_mean_over_sd": MAX_MCSE_MEAN,
-        "mcse_sd_relative": MAX_MCSE_SD,
-        "stein_z": MAX_STEIN_Z,
-    }
+    limits = dict(zip(worst, (MAX_RHAT, MAX_MCSE_MEAN, MAX_MCSE_SD, MAX_STEIN_Z), strict=True))
     # "not <=" rather than ">" so that nan fails too
     failed = [name for name, limit in limits.items() if not worst[name] <= limit]
     if failed:
         sys.exit(f"not stored: {', '.join(failed)} beyond the limit")
 
-    result = {
-        "model": "logistic regression, breast cancer, standardised, intercept last, w ~ N(0, I / precision)",
-        "precision": args.precision,
-        "mean": mean.tolist(),
-        "sd": sd.tolist(),
-        "covariance": covariance.tolist(),
-        "mcse": {"mean": mcse_mean.tolist(), "sd": mcse_sd.tolist()},
-        "ess": {"mean": ess.tolist(), "square": ess_square.tolist()},
-        "rhat": {"mean": rhat.tolist(), "square": rhat_square.tolist()},
-        "stein_z": {"first": stein_first.tolist(), "second": stein_second.tolist()},
-        "worst": {name: float(value) for name, value in worst.items()},
-        "acceptance": acceptance.tolist(),
-        "step_size": step,
-        "seed": args.seed,
-        "chains": args.chains,
-        "warmup": args.warmup,
-        "draws_per_chain": args.draws,
-        "draws": flat.shape[0],
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "scikit-learn": sklearn.__version__,
-        },
-        "command": " ".join(["python tests/oracles/breast_cancer_mcmc.py", *sys.argv[1:]]),
-        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-        "wall_seconds": round(seconds, 1),
-    }
-    args.output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"wrote {args.output.name}")
+    store(
+        "breast_cancer_mcmc", seconds, mean=mean, sd=sd, covariance=covariance,
+        mcse={"mean": mcse_mean.tolist(), "sd": mcse_sd.tolist()},
+        ess={"mean": ess.tolist(), "square": ess_square.tolist()},
+        rhat={"mean": rhat.tolist(), "square": rhat_square.tolist()},
+        stein_z={"first": stein_first.tolist(), "second": stein_second.tolist()},
+        worst={name: float(value) for name, value in worst.items()},
+        acceptance=acceptance, step_size=step, seed=SEED, chains=CHAINS, warmup=WARMUP, draws_per_chain=DRAWS,
+        draws=flat.shape[0],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
