@@ -1,4 +1,4 @@
-"""A file that is written stays what it was until the new one is complete."""
+"""atomic_write: a file keeps its old content until the new one is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from liebayes.atomic_write import atomic_write
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_failure_leaves_the_file_that_was_there_and_nothing_beside_it(tmp_path: Path, alone: bool) -> None:
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, alone: bool) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
 
@@ -27,7 +27,7 @@ def test_a_failure_leaves_the_file_that_was_there_and_nothing_beside_it(tmp_path
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("report.html", "old")]
 
 
-def test_many_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+def test_concurrent_writers(tmp_path: Path) -> None:
     path, all_have_written = tmp_path / "table.md", Barrier(4)
 
     def write(letter: str) -> None:
@@ -41,7 +41,7 @@ def test_many_write_one_file_at_the_same_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_stays_one_and_modes_are_those_of_new_files(tmp_path: Path) -> None:
+def test_links_stay_links_and_modes_are_those_of_new_files(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     link, plain = tmp_path / "link", tmp_path / "plain"
     link.symlink_to(tmp_path / "disk" / "target")
@@ -54,13 +54,13 @@ def test_a_link_stays_one_and_modes_are_those_of_new_files(tmp_path: Path) -> No
     assert (tmp_path / "disk" / "target").stat().st_mode == plain.stat().st_mode
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     block = atomic_write(tmp_path / "nowhere" / "file")
     with pytest.raises(FileNotFoundError, match=r"There is no such folder: .*nowhere'$"):
         block.__enter__()
 
 
-def test_what_a_killed_process_has_left_is_overwritten_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     (tmp_path / ".checkpoint.safetensors.part").write_text("of a killed process")
     with atomic_write(path, alone=True) as partial:

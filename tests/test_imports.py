@@ -75,7 +75,7 @@ def modules(path: Path, inside_functions: bool) -> set[str]:
     return names
 
 
-def test_the_reader_of_imports_reads() -> None:
+def test_imports_are_found() -> None:
     """A parser that finds nothing would allow everything."""
     assert "liebayes.groups" in modules(ROOT / "rule" / "family.py", True)
     assert "liebayes.bases" in modules(ROOT / "rule" / "family.py", False)
@@ -89,7 +89,7 @@ def test_the_reader_of_imports_reads() -> None:
     assert {n.names[0].name for n in runtime_imports(tree, True)} == {"b", "c", "d"}
 
 
-def test_the_directions_have_no_circle() -> None:
+def test_directions_have_no_cycle() -> None:
     order: list[str] = []
     while len(order) < len(ALLOWED):
         ready = [name for name in ALLOWED if name not in order and ALLOWED[name] <= set(order)]
@@ -137,7 +137,7 @@ def test_training_from_python_needs_no_program() -> None:
     assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
 
 
-def test_the_program_starts_without_loading_anything() -> None:
+def test_the_command_line_starts_without_heavy_imports() -> None:
     """`liebayes.cli` is imported by the console script before it is known what is to be done."""
     assert modules(ROOT / "cli.py", False) <= {*sys.stdlib_module_names, "collections.abc"}
     assert modules(ROOT / "cli.py", True) >= {"liebayes.experiments.commands"}

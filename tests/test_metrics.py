@@ -137,7 +137,7 @@ def test_the_first_of_equal_classes_counts() -> None:
     assert metrics.accuracy(p, torch.tensor([0, 0])) == 1.0
 
 
-def test_all_in_one_dictionary() -> None:
+def test_classification_metrics() -> None:
     p, y = drawn()
     got = metrics.classification_metrics(p, y, bins=7)
     assert got == {

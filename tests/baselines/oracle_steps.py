@@ -1,4 +1,4 @@
-"""iVON and VOGN in numpy, line by line as their papers have them: h itself is kept, and no logarithm."""
+"""iVON and VOGN in numpy, line by line as in their papers: the state is h itself, not its logarithm."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_is_refused(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *words.split(), "--output", str(tmp_path / "run")]) == 2
     assert REFUSED[words] in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

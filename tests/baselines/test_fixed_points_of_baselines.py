@@ -1,4 +1,4 @@
-"""Where iVON and VOGN come to rest: the known Gaussians of quadratic losses, and our affine rule's of a logistic regression.
+"""What iVON and VOGN converge to: known Gaussians for quadratic losses, our affine rule's Gaussian for logistic regression.
 
 Tolerances are those of Monte Carlo: a running mean with β₂ = 1 − ρ of K samples of variance v has the variance ρv/(2K).
 """

@@ -44,7 +44,7 @@ def take_step(optimizer: IVON, p: nn.Parameter, samples: int) -> tuple[np.ndarra
 
 
 @pytest.mark.parametrize("mc_samples", [1, 3])
-def test_the_step_is_that_of_the_paper(mc_samples: int) -> None:
+def test_step_matches_the_paper(mc_samples: int) -> None:
     p = start()
     optimizer = IVON([p], 0.1, initial_curvature=0.5, mc_samples=mc_samples, **SETTINGS)
     oracle = Newton(p.detach().numpy().copy(), np.full(5, 0.5), 50, 2.0, 0.3, 0.1, 0.8, 0.9)
@@ -56,7 +56,7 @@ def test_the_step_is_that_of_the_paper(mc_samples: int) -> None:
     assert oracle.h.min() < 0.3 < oracle.h.max(), "the curvature was not learned"
 
 
-def test_it_is_the_ivon_of_pypi_where_both_are_defined() -> None:
+def test_equals_ivon_opt_where_both_are_defined() -> None:
     """Without damping, with the step size as it is given, at the same samples."""
     ivon = pytest.importorskip("ivon")
     noise: list[Tensor] = []
@@ -85,7 +85,7 @@ def test_it_is_the_ivon_of_pypi_where_both_are_defined() -> None:
     torch.testing.assert_close(family.variance, 1 / (50 * (group["hess"] + 2 / 50)), rtol=1e-9, atol=0)
 
 
-def test_the_wrapped_ivon_of_pypi_has_its_posterior() -> None:
+def test_posterior_of_the_ivon_opt_wrapper() -> None:
     pytest.importorskip("ivon")
     model = nn.Linear(3, 2)
     optimizer = ivon_opt(model.parameters(), data_size=100, prior=1.0)
@@ -97,7 +97,7 @@ def test_the_wrapped_ivon_of_pypi_has_its_posterior() -> None:
     assert torch.equal(posterior.mean()["weight"], model.weight)
 
 
-def test_the_wrapped_ivon_of_pypi_samples_as_ours_does() -> None:
+def test_ivon_opt_wrapper_samples_like_ours() -> None:
     """Blocks and closures are the same steps; a block that fails leaves the mean in the module."""
     pytest.importorskip("ivon")
     ends = []
@@ -216,12 +216,12 @@ def test_bad_settings(settings: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "initial_scale"])
-def test_there_is_no_group_to_choose(name: str) -> None:
+def test_base_and_scale_cannot_be_chosen(name: str) -> None:
     with pytest.raises(ValueError, match=f"IVON has no {name} to choose, but got 3: leave it out"):
         IVON([{"params": [start()], name: 3}], data_size=10)
 
 
-def test_without_the_package_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ivon", None)
     with pytest.raises(ImportError, match="pip install ivon-opt"):
         ivon_opt([start()], data_size=10)

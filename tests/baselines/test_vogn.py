@@ -63,7 +63,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("piece", [1, per_example.PIECE])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_squares_are_those_of_torch_func(name: str, piece: int) -> None:
+def test_squares_match_torch_func(name: str, piece: int) -> None:
     """All of the paper's networks, also with examples one by one."""
     model = perturbed(NETWORKS[name]())
     x = torch.randn(7, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -142,7 +142,7 @@ X, Y = torch.randn(12, 4, generator=torch.Generator().manual_seed(2), dtype=torc
 
 
 @pytest.mark.parametrize("mc_samples", [1, 2])
-def test_the_step_is_that_of_the_paper(mc_samples: int) -> None:
+def test_step_matches_the_paper(mc_samples: int) -> None:
     model = classifier()
     settings: dict[str, Any] = {"prior": 2.0, "damping": 0.3, "momentum": 0.8, "scale_momentum": 0.9, "mc_samples": mc_samples}
     optimizer = VOGN(model.parameters(), 0.1, data_size=50, initial_curvature=0.5, **settings)
@@ -173,7 +173,7 @@ def test_the_step_is_that_of_the_paper(mc_samples: int) -> None:
             np.testing.assert_allclose(std[name].numpy(), oracle.precision**-0.5, rtol=1e-9)
 
 
-def test_a_parameter_without_gradient_stays_and_a_frozen_one_too() -> None:
+def test_parameters_without_gradient_do_not_move() -> None:
     used, unused = nn.Linear(4, 3).double(), nn.Linear(4, 3).double()
     used.bias.requires_grad_(False)
     before = used.bias.clone(), unused.weight.detach().clone(), used.weight.detach().clone()
@@ -264,7 +264,7 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
+def test_refusals(name: str) -> None:
     model, text = REFUSED[name]
     optimizer = VOGN(model.parameters(), data_size=10)
     before = [p.detach().clone() for p in model.parameters()]
@@ -273,7 +273,7 @@ def test_what_is_refused(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_a_single_number_is_told_from_examples() -> None:
+def test_a_scalar_is_not_taken_for_examples() -> None:
     p = nn.Parameter(torch.ones(()))
     with pytest.raises(PerExampleError, match="the same for all examples"):
         VOGN([p], data_size=10).step(lambda: (p * torch.tensor(2.0)).backward())

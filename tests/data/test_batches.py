@@ -49,7 +49,7 @@ def slow_augmentation(image: Tensor, top: int, left: int, mirrored: bool, paddin
 @pytest.mark.parametrize("padding", [0, 1, 4])
 @pytest.mark.parametrize("flip", [True, False])
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 7)])
-def test_augmentation_is_the_slow_one(padding: int, flip: bool, shape: tuple[int, ...]) -> None:
+def test_augmentation_matches_the_slow_one(padding: int, flip: bool, shape: tuple[int, ...]) -> None:
     augmentation = Augmentation(padding, flip)
     images = formats.pixels(30, *shape)
     drawn = augmentation.draw(30, torch.Generator().manual_seed(1))
@@ -84,7 +84,7 @@ def test_neighbouring_draws_are_independent() -> None:
     assert float(correlation.abs().max()) < 5 / math.sqrt(len(both))
 
 
-def test_augmentation_refuses() -> None:
+def test_bad_augmentation_is_refused() -> None:
     with pytest.raises(ValueError, match="padding must be at least 0"):
         Augmentation(-1)
     with pytest.raises(ValueError, match="expected images of shape"):
@@ -127,7 +127,7 @@ def test_a_batch_is_its_images_cropped_and_normalised() -> None:
     assert place == 23
 
 
-def test_an_epoch_is_every_image_once() -> None:
+def test_an_epoch_has_every_image_once() -> None:
     batches = Batches(dataset(), 5)
     assert len(batches) == 5
     sizes, seen = [], []
@@ -209,7 +209,7 @@ def test_the_batch_size_does_not_change_the_augmentation() -> None:
     assert small.equal(large)
 
 
-def test_the_test_part_is_as_stored() -> None:
+def test_the_test_split_is_unchanged() -> None:
     source = dataset()
     batches = Batches(source, 4, split="test")
     one, again = list(batches), list(batches)
@@ -245,12 +245,12 @@ def test_tensors() -> None:
         ({"batch_size": 24, "split": "valid"}, "'train' or 'test'"),
     ],
 )
-def test_settings_that_make_no_sense(arguments: dict[str, int], words: str) -> None:
+def test_bad_settings_are_refused(arguments: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Batches(dataset(), **arguments)  # pyright: ignore
 
 
-def test_more_settings_that_make_no_sense() -> None:
+def test_bad_arguments_are_refused() -> None:
     batches = Batches(dataset(), 5)
     # At the call, not at the first batch.
     with pytest.raises(ValueError, match="start_batch is 6, but an epoch has 5"):

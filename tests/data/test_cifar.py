@@ -46,7 +46,7 @@ def test_cifar(tmp_path: Path, name: str, version: str, form: str) -> None:
     assert dataset.augmentation == data.Augmentation(padding=4, flip=True)
 
 
-def test_the_written_pickle_is_one_of_numpy() -> None:
+def test_numpy_reads_the_pickles_of_these_tests() -> None:
     """Our writer against the real unpickler, so that our reader is not judged by its own idea of the format."""
     numpy = pytest.importorskip("numpy")
     images = formats.pixels(3, 3072)
@@ -58,7 +58,7 @@ def test_the_written_pickle_is_one_of_numpy() -> None:
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
-def test_pickles_of_today_are_read_too(tmp_path: Path, protocol: int) -> None:
+def test_modern_pickles_are_read(tmp_path: Path, protocol: int) -> None:
     pytest.importorskip("numpy")
     images = formats.pixels(4, 3072)
     for file in ("data_batch_1", "test_batch"):
@@ -81,7 +81,7 @@ def test_a_missing_batch_warns(tmp_path: Path) -> None:
     assert dataset.train_images.equal(torch.cat([images[:8], images[12:]]))
 
 
-def test_without_test_images_it_is_missing(tmp_path: Path) -> None:
+def test_missing_test_images_are_reported(tmp_path: Path) -> None:
     files, _, _ = formats.cifar10_files("binary")
     del files["test_batch.bin"]
     formats.write_folder(tmp_path, files)
@@ -168,7 +168,7 @@ class Attack:
 
 @pytest.mark.parametrize("function", [os.system, eval, exec, os.mkdir, getattr, __import__])
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickle_runs_nothing(tmp_path: Path, function: Callable[..., object], protocol: int) -> None:
+def test_pickles_cannot_run_code(tmp_path: Path, function: Callable[..., object], protocol: int) -> None:
     target = tmp_path / "harmed"
     argument = {os.system: f"mkdir {target}", os.mkdir: str(target)}.get(function, f"__import__('os').mkdir({str(target)!r})")
     content = pickle.dumps({b"labels": Attack(function, argument)}, protocol=protocol)
@@ -219,7 +219,7 @@ def test_broken_tar(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"<html>404</html>", gzip.compress(b""), gzip.compress(b"not a tar" * 1000)], ids=brief
 )
-def test_foreign_tar(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_tar(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(content)
     refused("cifar10", tmp_path, "cut short or broken")
 

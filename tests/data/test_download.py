@@ -1,4 +1,4 @@
-"""Downloads, from addresses that are files of the test."""
+"""Downloads, from file:// addresses that the tests write."""
 
 import gzip
 import hashlib
@@ -71,7 +71,7 @@ def test_the_next_address_is_tried(served: Path, tmp_path: Path, monkeypatch: py
         data.load("mnist", tmp_path / "data")
 
 
-def test_the_next_address_is_tried_after_a_page_about_the_move(
+def test_the_next_address_is_tried_after_an_html_page(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formats.write_folder(tmp_path / "moved", {path.name: b"<html>" for path in served.iterdir()})
@@ -131,7 +131,7 @@ def test_an_archive_is_downloaded_and_read(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "cache" / "liebayes" / "cifar-100-binary.tar.gz").is_file()
 
 
-def test_an_unwritable_place(tmp_path: Path) -> None:
+def test_an_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mnist").write_text("a file where the folder would be")
     with pytest.raises(MissingDataError, match="and no place for it: File exists"):

@@ -27,7 +27,7 @@ def test_idx(tmp_path: Path, name: str, zipped: bool, place: int) -> None:
     assert dataset.test_labels.equal(content["t10k-labels-idx1-ubyte"].long())
 
 
-def test_the_own_folder_comes_before_the_root(tmp_path: Path) -> None:
+def test_its_own_folder_comes_before_the_root(tmp_path: Path) -> None:
     formats.write_mnist(tmp_path, train=12)
     formats.write_mnist(tmp_path / "fashion-mnist", train=20)
     assert len(load("fashion-mnist", tmp_path).train_labels) == 20
@@ -101,7 +101,7 @@ def test_sibling_labels_are_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_a_download_is_never_put_beside_files_of_the_sibling(
+def test_fashion_mnist_is_not_downloaded_into_mnists_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: bool
 ) -> None:
     """A flat folder of MNIST that lacks a file: Fashion-MNIST's would be found there as MNIST's ever after."""
@@ -146,7 +146,7 @@ def test_data_dir_is_a_file(tmp_path: Path) -> None:
         data.load("mnist", tmp_path / "file", download=False)
 
 
-def test_the_variable_and_the_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_overrides_the_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     formats.write_mnist(tmp_path / "one", train=12)
     formats.write_mnist(tmp_path / "two", train=13)
     formats.write_mnist(tmp_path / "cache" / "liebayes" / "mnist", train=14)

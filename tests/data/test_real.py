@@ -1,4 +1,4 @@
-"""Facts known of the real data sets. Those that are not there are skipped."""
+"""Known facts about the real data sets; those that are missing here are skipped."""
 
 import warnings
 from pathlib import Path

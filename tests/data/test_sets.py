@@ -1,4 +1,4 @@
-"""The data set itself, folds, tensors of one's own, and names."""
+"""Dataset: the digits, folds, data from tensors, checks, and the registry of names."""
 
 import subprocess
 import sys
@@ -130,7 +130,7 @@ def test_a_data_set_is_checked(arguments: dict[str, object], words: str) -> None
         Dataset(**whole | arguments)  # pyright: ignore
 
 
-def test_more_checks() -> None:
+def test_tensors_are_checked() -> None:
     features = torch.zeros(4, 3)
     with pytest.raises(ValueError, match="augmentation needs images"):
         from_tensors(features, LABELS, features, LABELS, augmentation=Augmentation())
@@ -138,7 +138,7 @@ def test_more_checks() -> None:
         from_tensors(GOOD, LABELS.float(), GOOD, LABELS)
 
 
-def test_more_records_than_published_are_another_file() -> None:
+def test_too_many_records_are_refused() -> None:
     with pytest.raises(DataFileError, match="holds 11 images, but only 10 are published"):
         check_count("some/file", 11, 10, "images")
     check_count("some/file", 10, 10, "images")

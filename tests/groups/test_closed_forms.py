@@ -23,14 +23,14 @@ CASES = [
 ]
 
 
-def test_every_named_group_is_here() -> None:
+def test_no_closed_form_is_missing() -> None:
     """Six groups, one in five forms, have five to eight closed forms each: an empty list would pass for agreement."""
     assert len(CASES) == 85
 
 
 @pytest.mark.parametrize(("case", "name"), CASES)
 @given(data=st.data())
-def test_closed_form_is_the_derived_one(case: GroupCase, name: str, data: st.DataObject) -> None:
+def test_closed_form_equals_the_derived_one(case: GroupCase, name: str, data: st.DataObject) -> None:
     draw, group = Drawn(data, case), case.group
     g, samples = draw.element(), draw.samples()
     if name == "adjoint":

@@ -24,7 +24,7 @@ def assert_same(actual: np.ndarray, expected: np.ndarray, tolerance: float = 1e-
 
 @embedded_groups
 @given(data=data)
-def test_compose_inverse_and_act_are_those_of_matrices(case: GroupCase, data: st.DataObject) -> None:
+def test_compose_inverse_and_act_match_matrices(case: GroupCase, data: st.DataObject) -> None:
     draw, group = Drawn(data, case), case.group
     g, h, theta = draw.element(), draw.element(), draw.point()
     assert_same(embed(group.compose(g, h)), embed(g) @ embed(h))
@@ -34,7 +34,7 @@ def test_compose_inverse_and_act_are_those_of_matrices(case: GroupCase, data: st
 
 @embedded_groups
 @given(data=data)
-def test_adjoint_bracket_and_velocity_are_those_of_matrices(case: GroupCase, data: st.DataObject) -> None:
+def test_adjoint_bracket_and_velocity_match_matrices(case: GroupCase, data: st.DataObject) -> None:
     draw, group = Drawn(data, case), case.group
     g, X, Y, theta = draw.element(), draw.vector(), draw.vector(), draw.point()
     G, x, y = embed(g), embed_vector(X), embed_vector(Y)
@@ -45,7 +45,7 @@ def test_adjoint_bracket_and_velocity_are_those_of_matrices(case: GroupCase, dat
 
 @embedded_groups
 @given(data=data)
-def test_exp_is_that_of_matrices(case: GroupCase, data: st.DataObject) -> None:
+def test_exp_matches_the_matrix_exponential(case: GroupCase, data: st.DataObject) -> None:
     draw, group = Drawn(data, case), case.group
     X = draw.vector()
     assert_same(embed(group.exp(X)), expm(embed_vector(X)), case.exp_tolerance)
@@ -94,7 +94,7 @@ def test_composition_of_the_paper() -> None:
 
 @pytest.mark.parametrize("differentiable", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_expm1_ratio_has_no_bad_place(dtype: torch.dtype, differentiable: bool) -> None:
+def test_expm1_ratio_is_accurate_everywhere(dtype: torch.dtype, differentiable: bool) -> None:
     """Exact to a few units in the last place on both sides of its series, at zero and far away."""
     size = torch.logspace(-12, 1.5, 4001, dtype=torch.float64)
     x = torch.cat([-size, torch.zeros(1), size]).to(dtype)

@@ -45,7 +45,7 @@ def quiet(**settings: object) -> dict[str, object]:
     return {"progress": False, **settings}
 
 
-def test_they_write_five_methods_and_where_a_point_is() -> None:
+def test_user_groups_override_nothing_that_is_derived() -> None:
     """Nothing of theirs overrides what is derived: the laws that run over them judge the defaults."""
     derived = {"adjoint", "bracket", "velocity", "pullback", "log_jacobian", "divergence", "flat", "sharp", "variance"}
     for group in (IsotropicAffine, SinhShift, PlainDiagonalAffine):
@@ -112,7 +112,7 @@ def test_the_history_of_an_action_that_is_not_affine() -> None:
     assert q.history.objective[0] > 0.3
 
 
-def test_a_metric_over_a_hundred_directions_is_affordable() -> None:
+def test_the_jacobian_of_an_affine_action_is_not_repeated_per_draw() -> None:
     """The Jacobian of an affine action is one for all draws, not a matrix for each: that would be 5 GB."""
     kept = IsotropicAffine().log_jacobian(IsotropicAffine().at(torch.zeros(100), 2.0), torch.zeros(7, 100))
     assert kept.shape == ()

@@ -79,7 +79,7 @@ def test_blocks_with_accumulation(accumulate: int, clip: float | None):
     torch.testing.assert_close(states(model, optimizer), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loop_for_other_optimizers_is_refused():
+def test_a_step_without_a_sample_is_refused():
     accelerator, model, optimizer, loader = prepared()
     x, y = next(iter(loader))
     accelerator.backward(nn.functional.mse_loss(model(x), y))

@@ -1,4 +1,4 @@
-"""Lightning's real trainer: as it is where it passes the closure on, with the callback where it runs the closure itself."""
+"""Lightning's real trainer: alone where it hands the closure to `step`, with our callback where it runs the closure itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def trained(module: Regression) -> list[Tensor]:
 @pytest.mark.parametrize("callbacks", [0, 1])
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("mc_samples", [1, 2])
-def test_the_trainer_as_it_is(mc_samples: int, clip: float | None, callbacks: int):
+def test_the_plain_trainer(mc_samples: int, clip: float | None, callbacks: int):
     """Clipping is part of the closure that Lightning passes on: it counts, for every sample. The callback changes nothing."""
     module = Regression(mc_samples=mc_samples)
     fit(module, gradient_clip_val=clip, callbacks=[PosteriorSampling()] * callbacks)
@@ -113,7 +113,7 @@ def test_a_scaler_that_skips_a_step_drops_the_sample():
     assert all(bool(value.isfinite().all()) for value in trained(module))
 
 
-def test_bfloat16_works_as_it_is():
+def test_bfloat16_without_the_callback():
     module = Regression(mc_samples=2)
     fit(module, precision="bf16-mixed")
     expected = by_hand(2, mc_samples=2)

@@ -32,7 +32,7 @@ def test_columns_of_linear_layers() -> None:
     assert not any(is_signed(network[i], "bias") for i in (1, 3, 5))
 
 
-def test_channels_also_behind_flattening() -> None:
+def test_channels_behind_flattening() -> None:
     network = dale(lenet((2, 16, 16), filters=(5, 6), hidden=(7,)))
     require_signs(network[3].weight, 1, unit_signs(5))  # pyright: ignore
     linear = network[7]
@@ -97,7 +97,7 @@ def test_residual_streams_have_one_sign_for_each_channel() -> None:
     require_signs(network.output.weight, 1, unit_signs(10))  # pyright: ignore
 
 
-def test_flattened_channels_that_cannot_be_told() -> None:
+def test_ambiguous_flattened_channels_are_refused() -> None:
     def network() -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(10, 3))
 
@@ -240,7 +240,7 @@ def test_naive_keeps_magnitudes() -> None:
 
 
 @pytest.mark.parametrize("initialisation", ["balanced", "naive"])
-def test_weights_that_are_zero_can_be_trained(initialisation: str) -> None:
+def test_zero_weights_can_be_trained(initialisation: str) -> None:
     """Last layers often start at 0, which a rule that multiplies would never leave."""
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     nn.init.zeros_(model[2].weight)

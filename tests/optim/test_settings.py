@@ -69,12 +69,12 @@ def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:
         lb.AffineBLR(positive_layer().parameters(), **{"data_size": 100, **settings})
 
 
-def test_a_group_is_an_instance() -> None:
+def test_a_group_class_is_refused() -> None:
     with pytest.raises(ValueError, match=r"A group was expected, but got .*TriangularAffine.*Pass an instance"):
         lb.LieGroupBLR(positive_layer().parameters(), TriangularAffine, Normal(), 0.1, data_size=10)  # type: ignore[arg-type]
 
 
-def test_what_is_not_positive_is_refused_with_the_way_to_magnitudes() -> None:
+def test_negative_weights_are_refused_with_the_remedy() -> None:
     converted = lb.nn.plus_minus(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
     for model in (nn.Linear(3, 2), converted):
         with pytest.raises(ValueError, match=r"liebayes\.nn\.plus_minus, dale or fixed_sign.*liebayes\.nn\.parameter_groups"):
@@ -104,7 +104,7 @@ def test_a_batch_is_a_tuple(mc_samples: int) -> None:
         optimizer.step(lambda x: x.sum(), batch=torch.ones(2, 3))
 
 
-def test_numbers_of_numpy() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     model = positive_layer()
     optimizer = lb.AffineBLR(model.parameters(), lr=np.float32(0.5), data_size=np.int64(100), prior=np.float32(0.25))  # pyright: ignore[reportArgumentType]
     settings = optimizer.state_dict()["param_groups"][0]

@@ -15,7 +15,7 @@ from liebayes.bases import Normal
 from liebayes.posterior import Posterior
 
 
-def test_sampled_restores_also_after_an_exception() -> None:
+def test_sampled_restores_the_module() -> None:
     model = Net()
     posterior = posterior_of(model)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_a_gradient_after_the_block_is_that_of_the_sample(model: nn.Module) -> N
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
-def test_under_autocast_every_sample_is_itself_and_the_point_comes_back() -> None:
+def test_casts_cached_by_autocast_are_not_reused() -> None:
     """Autocast keeps casts of weights, by the parameter they belong to."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
     posterior, again = (posterior_of(model, base=Normal(1.0)) for _ in range(2))
@@ -112,7 +112,7 @@ def test_a_model_on_another_device_is_refused() -> None:
         posterior.predict(X)
 
 
-def test_in_training_statistics_come_from_the_samples() -> None:
+def test_batch_statistics_are_taken_at_the_samples() -> None:
     model = Net()
     optimizer = lb.AffineBLR(model.parameters(), data_size=20, base=Normal(0.3), mc_samples=2)
     expected = torch.zeros(4)

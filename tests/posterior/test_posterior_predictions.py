@@ -47,7 +47,7 @@ def test_class_probabilities_and_uncertainties() -> None:
     torch.testing.assert_close(prediction.probabilities.sum(-1), torch.ones(20))
 
 
-def test_no_information_without_spread() -> None:
+def test_no_mutual_information_without_spread() -> None:
     model = Net()
     for posterior, samples in ((posterior_of(model, kind=lb.AdditiveBLR, base=Dirac()), 8), (posterior_of(model), 0)):
         prediction = posterior.predict(X, samples=samples)
@@ -88,7 +88,7 @@ def test_batches_do_not_change_the_prediction(batch_size: int) -> None:
         torch.testing.assert_close(other.mutual_information, whole.mutual_information, rtol=1e-3, atol=1e-6)
 
 
-def test_one_set_of_draws_for_a_call() -> None:
+def test_all_batches_of_a_call_share_the_draws() -> None:
     """Two equal inputs in different batches see the same functions; another seed gives others."""
     posterior = posterior_of(Net())
     twice = posterior.predict(torch.cat([X, X]), samples=3, batch_size=20)
@@ -98,7 +98,7 @@ def test_one_set_of_draws_for_a_call() -> None:
     assert not torch.allclose(again.probabilities, posterior.predict(X, samples=3, seed=1).probabilities)
 
 
-def test_regression_variance_is_that_of_the_draws() -> None:
+def test_regression_variance_is_the_variance_over_draws() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     posterior = posterior_of(model, steps=0)
     prediction = posterior.predict(X, samples=12, task="regression", seed=2)

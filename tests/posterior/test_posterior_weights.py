@@ -188,7 +188,7 @@ def test_foreign_models_and_names_are_refused() -> None:
         Posterior(nn.Linear(4, 3), {"nothing_like_it": family})
 
 
-def test_tied_weights_are_one() -> None:
+def test_tied_weights_are_sampled_once() -> None:
     model = Net()
     posterior = posterior_of(model)
     assert "again.weight" not in posterior.families
@@ -217,5 +217,5 @@ def test_bfloat16_keeps_the_remainder(tmp_path: Path) -> None:
     assert_same(posterior, Posterior.load(tmp_path / "q.safetensors", nn.Linear(4, 3).bfloat16()))
 
 
-def test_repr_says_what_it_is() -> None:
+def test_repr() -> None:
     assert repr(posterior_of(nn.Linear(4, 3))) == "Posterior(15 weights: DiagonalAffine() on Normal(scale=0.2))"

@@ -30,13 +30,13 @@ from liebayes.rule import initial_state, update
 
 
 @pytest.mark.parametrize("base", [Uniform(1e6), Uniform(1e-6), Exponential(1e8)], ids=str)
-def test_edges_are_seen_whatever_the_units(base: Base) -> None:
+def test_edges_are_found_in_any_units(base: Base) -> None:
     with pytest.raises(ValueError, match="no Fisher metric under shifts"):
         Fisher().on(Additive(), base, Additive().at(torch.zeros(2)))
 
 
 @pytest.mark.parametrize(("df", "refused"), [(50, False), (200, True)])
-def test_rotations_that_hardly_count_are_refused(df: float, refused: bool) -> None:
+def test_a_nearly_singular_metric_is_refused(df: float, refused: bool) -> None:
     group, base = Affine(), StudentT(df)
     g = group.at(torch.zeros(3))
     if not refused:
@@ -140,7 +140,7 @@ def test_gumbel_couples_scale_and_shift() -> None:
     assert matrix == pytest.approx([1.82368, -0.42278, -0.42278, 1.0], abs=5e-6)
 
 
-def test_quadrature_block_is_the_closed_one() -> None:
+def test_quadrature_block_equals_the_closed_one() -> None:
     """A user's copy of DiagonalAffine meets the same metric by quadrature, whatever the width of the base."""
     like = torch.zeros(2, dtype=torch.float64)
     for base in (Normal(), Normal(1e-3), Normal(1e3), Gumbel(0.7), Cauchy(2.0), StudentT(4, 0.5)):
@@ -268,7 +268,7 @@ def test_adaptive_moves_by_the_step_size_at_first() -> None:
     torch.testing.assert_close(taken.state.element.log_scale, -0.03 * covector.log_scale.sign(), rtol=1e-3, atol=0)
 
 
-def test_adaptive_leaves_a_silent_coordinate_where_it_is() -> None:
+def test_adaptive_leaves_a_coordinate_without_gradient() -> None:
     group = Multiplicative()
     g = group.identity(torch.zeros(2))
     form = Adaptive().on(group, Rayleigh(), g)
@@ -277,12 +277,12 @@ def test_adaptive_leaves_a_silent_coordinate_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("beta", [-0.1, 1.0, math.nan])
-def test_adaptive_refuses_a_senseless_beta(beta: float) -> None:
+def test_a_bad_beta_is_refused(beta: float) -> None:
     with pytest.raises(ValueError, match="beta"):
         Adaptive(beta)
 
 
-def test_every_smooth_base_is_met() -> None:
+def test_every_smooth_base_is_covered() -> None:
     """The pairs are made by a rule; this says what must come out of it."""
     pairs = {(str(g), str(b)) for g, b in PAIRS}
     assert ("Affine", "Gumbel") in pairs

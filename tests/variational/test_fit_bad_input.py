@@ -98,7 +98,7 @@ def test_shape_that_does_not_fit_the_loss_is_reported_by_torch_itself() -> None:
         lb.fit(lambda w: (x @ w).square().sum(), DiagonalAffine(), Normal(), torch.zeros(3))
 
 
-def test_numbers_of_the_start() -> None:
+def test_bad_numbers_in_the_start_are_refused() -> None:
     refused("floating-point", "torch.int64", "Convert", start=torch.arange(3))
     refused("floating-point", "torch.complex64", start=torch.zeros(2, dtype=torch.complex64))
     refused("finite", start=torch.tensor([1.0, math.nan]))
@@ -114,7 +114,7 @@ def test_element_of_another_group() -> None:
     refused("log_scale", "finite", group=Multiplicative(), base=Rayleigh(), start=LogScale(torch.tensor([math.inf])))
 
 
-def test_what_is_no_group_or_no_base() -> None:
+def test_classes_and_texts_are_no_groups_or_bases() -> None:
     refused("A group was expected", "DiagonalAffine", "Pass an instance", group=DiagonalAffine)
     distribution = torch.distributions.Normal(0.0, 1.0)
     refused("A base distribution was expected", "liebayes.bases.from_distribution", base=distribution)
@@ -123,7 +123,7 @@ def test_what_is_no_group_or_no_base() -> None:
 
 
 @pytest.mark.parametrize("start", [None, "0", [None], object()], ids=["None", "text", "list", "object"])
-def test_what_is_no_start(start: Any) -> None:
+def test_bad_starts_are_refused(start: Any) -> None:
     with pytest.raises(ValueError, match=r"start must be a point, such as .* or an element of DiagonalAffine"):
         lb.fit(bowl, DiagonalAffine(), Normal(), start)
 
@@ -270,7 +270,7 @@ def test_an_error_inside_the_loss_is_not_hidden() -> None:
         lb.fit(broken, DiagonalAffine(), Normal(), torch.zeros(2))
 
 
-def test_loss_that_is_not_a_number_from_the_start() -> None:
+def test_nan_loss_at_the_start() -> None:
     with pytest.raises(lb.FitError, match=r"loss was not finite at step 1\..*Start closer") as caught:
         lb.fit(lambda t: (t - 5).log().sum(), DiagonalAffine(), Normal(), torch.tensor([0.5, 1.5]))
     assert isinstance(caught.value, ValueError)
@@ -282,7 +282,7 @@ def test_loss_that_is_not_a_number_from_the_start() -> None:
     assert torch.equal(copy.family.mean, caught.value.family.mean)
 
 
-def test_gradient_that_is_not_a_number_is_told_from_the_loss() -> None:
+def test_nan_gradient_of_a_finite_loss() -> None:
     # The value is finite everywhere, but at negative θ autodiff multiplies the branch not taken, NaN, by 0.
     with pytest.raises(lb.FitError, match="gradient was not finite at step 1"):
         lb.fit(lambda t: torch.where(t > 0, t.sqrt(), 0.0).sum(), DiagonalAffine(), Normal(), torch.zeros(20))

@@ -88,7 +88,7 @@ def test_the_gradient_norm_is_euclidean() -> None:
     assert q.history.gradient_norm == pytest.approx([5.0])
 
 
-def test_a_pause_of_the_schedule_is_no_convergence() -> None:
+def test_a_paused_schedule_is_not_convergence() -> None:
     q = lb.fit(
         lambda t: 0.5 * (t - 1).square().sum(), DiagonalAffine(), Normal(), torch.zeros(2), steps=400,
         schedule=lambda done: np.float32(done >= 0.1),
@@ -97,7 +97,7 @@ def test_a_pause_of_the_schedule_is_no_convergence() -> None:
 
 
 @pytest.mark.parametrize("width", [0.001, 0.003])
-def test_a_narrow_base_that_has_hardly_moved_is_no_convergence(width: float) -> None:
+def test_short_steps_of_a_narrow_base_are_not_convergence(width: float) -> None:
     """Under `Additive` with the Fisher metric steps are as short as the base is narrow: they are judged in its widths."""
     loss = lambda t: 0.5 * (t - 10).square().sum()  # noqa: E731
     q = lb.fit(loss, Additive(), Normal(width), torch.zeros(2), steps=200)
@@ -112,7 +112,7 @@ def test_three_quiet_records_are_convergence() -> None:
     assert q.history.stopped.startswith("converged")
 
 
-def test_numbers_of_other_libraries() -> None:
+def test_floats_and_tensors_as_whole_numbers() -> None:
     q, same = (
         lb.fit(lambda t: t.square().sum(), DiagonalAffine(), Normal(), torch.ones(2), **options)
         for options in (
@@ -197,7 +197,7 @@ def test_parameters_of_a_captured_module_get_no_gradient() -> None:
     assert layer.weight.grad is None
 
 
-def test_pairs_of_noise_leave_the_scales_alone_on_a_slope() -> None:
+def test_antithetic_pairs_cancel_the_noise_of_a_slope() -> None:
     # On a slope the scale's covector is −τ exactly; without pairs the slope's noise drowns it.
     start = DiagonalAffine().at(torch.zeros(50), scale=1.0)
     options = {"steps": 1, "lr": 0.01, "entropy": "exact", "max_step": None}
@@ -208,7 +208,7 @@ def test_pairs_of_noise_leave_the_scales_alone_on_a_slope() -> None:
     assert single.element.log_scale.abs().max() > 0.1
 
 
-def test_noise_of_a_base_that_is_not_even_comes_without_pairs() -> None:
+def test_only_even_bases_are_drawn_in_pairs() -> None:
     seen: list[Tensor] = []
 
     def loss(t: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ def test_tiny_steps_of_tiny_scales_add_up(group: lb.groups.LieGroup, base: lb.ba
     assert q.stddev.tolist() == pytest.approx([1e-6 * math.exp(1e-4)] * 3, rel=2e-6)
 
 
-def test_runs_where_gradients_are_switched_off() -> None:
+def test_runs_under_no_grad() -> None:
     with torch.no_grad():
         q = lb.fit(lambda t: (t - 1).square().sum(), DiagonalAffine(), Normal(), torch.zeros(2), steps=200)
     assert (q.mean - 1).abs().max() < 0.1

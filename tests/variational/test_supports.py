@@ -234,7 +234,7 @@ def test_moments_of_other_bases_come_from_draws() -> None:
     assert float(q.stddev) == pytest.approx(sd, rel=0.05)
 
 
-def test_what_is_refused() -> None:
+def test_refusals() -> None:
     bowl = lambda t: t.square().sum()  # noqa: E731
     with pytest.raises(ValueError, match="must lie among positive numbers, but is -1"):
         lb.fit(bowl, start=torch.tensor(-1.0), supports=Positive())

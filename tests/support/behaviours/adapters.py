@@ -1,4 +1,4 @@
-"""One small face for every optimizer that the behaviours are run on: ours, the baselines, IVON from PyPI, torch's SGD."""
+"""One interface to all optimizers that the behaviours run on: ours, the baselines, IVON from PyPI, torch's SGD."""
 
 from __future__ import annotations
 

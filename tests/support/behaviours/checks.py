@@ -1,4 +1,4 @@
-"""The registry of behaviours, and the words in which their checks are written."""
+"""The registry of behaviours, and the helpers that their checks are written with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens between backward and step counts."""
+"""Behaviours between backward and step: clipping, scaling, hooks, micro-batches, several samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters are trained, how, and which are refused."""
+"""Behaviours of parameters: groups, shapes, dtypes, layouts, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between steps, across checkpoints, under schedulers: what a run relies on."""
+"""Behaviours of a whole run: checkpoints, copies, schedulers, non-finite gradients, learning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a sample is in the module, and when it is not."""
+"""Behaviours of samples: when one is in the module, and which gradients belong to it."""
 
 from __future__ import annotations
 
