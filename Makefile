@@ -24,7 +24,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 
 # The suite under other instruction sets, threads, seeds and kernels; resumable, its last result in results/test_matrix.md.
-test-matrix: $(VENV)/installed $(VENV)/triton
+test-matrix: $(VENV)/installed
 	$(BIN)/python tests/matrix.py
 
 torture: $(VENV)/installed
