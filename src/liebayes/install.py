@@ -28,6 +28,7 @@ class Exchange:
         self.slots = slots
         self.values = values
         self._originals: list[Tensor] = [slot.data for slot in slots]
+        self._addresses: list[int] = list(map(Tensor.data_ptr, slots))
         self._ids: frozenset[int] = frozenset(map(id, slots))
         self._thread: int = 0
 
@@ -54,7 +55,7 @@ class Exchange:
             blocks = _open_blocks[_open_blocks.index(self) + 1 :]
         later = [other for other in blocks if not other._ids.isdisjoint(self._ids)]
         for slot, original in zip(self.slots, self._originals, strict=True):
-            holder = next((other for other in later if id(slot) in other._ids), None)
+            holder = next((other for other in later if id(slot) in other._ids), None) if later else None
             if holder is None:
                 slot.data = original
             else:  # that block ends after this one, though it began inside it: what it restores must be the original
@@ -72,10 +73,10 @@ def _enter(exchange: Exchange) -> None:
         while any(block._thread != exchange._thread and not exchange._ids.isdisjoint(block._ids) for block in _open_blocks):
             _turn.wait()
         _open_blocks.append(exchange)
-        # The tensors may have got new storage since, also from the block of another thread.
-        for i, (slot, original) in enumerate(zip(exchange.slots, exchange._originals, strict=True)):
-            if slot.data_ptr() != original.data_ptr():
-                exchange._originals[i] = slot.data
+        addresses = list(map(Tensor.data_ptr, exchange.slots))
+        if addresses != exchange._addresses:  # the tensors have got new storage since, also in the block of another thread
+            exchange._originals = [slot.data for slot in exchange.slots]
+            exchange._addresses = addresses
 
 
 def _leave(exchange: Exchange) -> None:

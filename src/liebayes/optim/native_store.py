@@ -22,7 +22,7 @@ from ..rule import Absorbed, Adaptive, Fisher
 from .buckets import is_dense
 from .noise import Noise, describe_noise
 from .rule import Rule, Settings, layout_for
-from .store import Gradients, Store, all_finite
+from .store import Store
 
 _GROUPS: dict[type, int] = {Additive: 0, Multiplicative: 1, DiagonalAffine: 2}
 _BLOCKS = {
@@ -97,13 +97,24 @@ class NativeStore(Store):
         self._put_addresses(_SCALE_STATES[self._group].values())
         native.run(job, self._table)
 
-    def all_finite(self, gradients: Gradients) -> bool:
-        found = [g for g in gradients if g is not None]
-        plain = [g for g in found if in_plain_memory(g)]
-        others = [] if len(plain) == len(found) else [g for g in found if not in_plain_memory(g)]
-        return all_numbers_finite(plain) and all_finite(others)
+    def gather(self) -> None:
+        """The gradients in the layout of their parameters."""
+        super().gather()
+        gradients = self.gradients
+        for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
+            if g is None:
+                continue
+            same = g.is_contiguous() if self._contiguous else g.stride() == p.stride()
+            if not same or g.dtype is not torch.float32 or g.is_neg():
+                gradients[i] = torch.empty_like(p, requires_grad=False).copy_(g)
+        self._put("gradient", [0 if g is None else g.data_ptr() for g in gradients])
 
-    def fold(self, gradients: Gradients, *, first: bool) -> bool:
+    def all_finite(self) -> bool:
+        job = self._job(native.FINITE)
+        native.run(job, self._rows([g is not None for g in self.gradients]))
+        return bool(job.finite)
+
+    def fold(self, *, first: bool) -> bool:
         for p in self.parameters:
             if p not in self.sums or (first and self.sums[p][0].stride() != p.stride()):
                 self.sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in _BLOCKS[self._group]]
@@ -111,19 +122,15 @@ class NativeStore(Store):
         self._describe_loss(job)
         self._put_addresses(_SCALE_STATES[self._group].values())
         self._put_sums()
-        zeros = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
-        kept = self._put_gradients(zeros)
+        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, self.gradients, strict=True)]
+        self._put("gradient", list(map(Tensor.data_ptr, filled)))
         native.run(job, self._table)
-        del kept
         return bool(job.finite)
 
-    def advance(self, gradients: Gradients) -> int:
+    def advance(self) -> int:
         job = self._job(native.STEP)
         self._describe_loss(job)
-        kept = self._put_gradients(gradients)
-        bounded = self._step(job, [gradient is not None for gradient in gradients])
-        del kept
-        return bounded
+        return self._step(job, [gradient is not None for gradient in self.gradients])
 
     def advance_by_sums(self, use: Sequence[bool], count: int) -> int:
         job = self._job(native.STEP)
@@ -138,17 +145,19 @@ class NativeStore(Store):
             beta, steps = self.settings["metric"].beta, [state["steps"] for state in self.states]
             gathered = {n: 1 - beta ** (n + 1) for n in set(steps)}
             self._put("gathered", array("d", [gathered[n] for n in steps]).tobytes())
-        table, parameters, states = self._table, self.parameters, self.states
-        if not all(use):
-            rows = [i for i, yes in enumerate(use) if yes]
-            table = array("Q", b"".join(table[i * _WIDTH : (i + 1) * _WIDTH].tobytes() for i in rows))
-            parameters, states = [parameters[i] for i in rows], [states[i] for i in rows]
-        if parameters:
-            native.run(job, table)
-            torch.autograd.graph.increment_version(parameters)  # torch has not seen them written
-        for state in states:
-            state["steps"] += 1
+        native.run(job, self._rows(use))
+        moved = self.parameters if all(use) else [p for p, yes in zip(self.parameters, use, strict=True) if yes]
+        torch.autograd.graph.increment_version(moved)  # torch has not seen them written
+        for state, yes in zip(self.states, use, strict=True):
+            state["steps"] += yes
         return job.bounded
+
+    def _rows(self, use: Sequence[bool]) -> array[int]:
+        """The records of some parameters."""
+        if all(use):
+            return self._table
+        rows = [self._table[i * _WIDTH : (i + 1) * _WIDTH].tobytes() for i, yes in enumerate(use) if yes]
+        return array("Q", b"".join(rows))
 
     # Addresses.
 
@@ -165,18 +174,6 @@ class NativeStore(Store):
     def _put_sums(self) -> None:
         for number, field in enumerate(_BLOCKS[self._group].values()):
             self._put(f"sum_{field}", [self.sums[p][number].data_ptr() for p in self.parameters])
-
-    def _put_gradients(self, gradients: Gradients) -> list[Tensor | None]:
-        """Returns what must stay alive until the job is done: the gradients, in the layout of their parameters."""
-        found = list(gradients)
-        for i, (p, g) in enumerate(zip(self.parameters, found, strict=True)):
-            if g is None:
-                continue
-            same = g.is_contiguous() if self._contiguous else g.stride() == p.stride()
-            if not same or g.dtype is not torch.float32 or g.is_neg():
-                found[i] = torch.empty_like(p, requires_grad=False).copy_(g)
-        self._put("gradient", [0 if g is None else g.data_ptr() for g in found])
-        return found
 
     # Settings.
 
@@ -222,10 +219,3 @@ def _sharp_matrix(settings: Settings) -> Any:
         for row, value in zip(kind._fields, form.sharp(unit), strict=True):
             matrix[2 * rows[row] + rows[column]] = float(value)
     return (ctypes.c_float * 4)(*matrix)
-
-
-def all_numbers_finite(tensors: list[Tensor]) -> bool:
-    """Whether no number is infinite or NaN, in contiguous float32 tensors of the CPU."""
-    job = native.Job(what=native.FINITE, threads=native.threads())
-    native.run(job, native.table({"gradient": [t.data_ptr() for t in tensors], "count": [t.numel() for t in tensors]}))
-    return bool(job.finite)

@@ -55,6 +55,7 @@ class SamplingOptimizer(Optimizer):
 
     def _forget(self) -> None:
         """Drops the samples since the last step."""
+        self._stores.release()
         self._buffers.in_use = False
         self._progress = Progress(self._trained())
 
@@ -170,8 +171,10 @@ class SamplingOptimizer(Optimizer):
         try:
             require_dense(self.param_groups, found.values())
             self.rule.require_observations(progress.parameters)
-            self._stores.require(progress.parameters)
+            self._stores.require_unmoved(progress.parameters)
+            self._stores.gather()
             finite = self._stores.fold(first=progress.folds == 0)
+            self._stores.release()
         except BaseException:
             self._forget()  # a partial sum is unusable
             raise
@@ -296,7 +299,9 @@ class SamplingOptimizer(Optimizer):
             averaging = ranks > 1 and not self._stores.sharded
             if found and (averaging or any(callable(settings["prior"]) for settings in self.param_groups)):
                 self._fold_gradients()  # a prior of the user's may fail: before anything is written
-        self._stores.require(progress.parameters)
+        self._stores.require_unmoved(progress.parameters)
+        if not progress.folds:
+            self._stores.gather()
         finite = progress.finite if progress.folds else self._stores.all_finite()
         used = progress.folded if progress.folds else {id(p) for p in progress.parameters if p.grad is not None}
         if ranks > 1:

@@ -7,6 +7,7 @@ one. They agree to rounding, given the same noise.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +23,6 @@ from .distributed import draw_like, full, is_sharded
 from .noise import Noise
 from .rule import Elements, ParameterState, Rule, Settings, layout_for, working_dtype
 
-Gradients = Sequence[Tensor | None]
-"""One for each parameter of a store."""
 Sums = dict[Tensor, list[Tensor]]
 """Covectors of several samples, added up: one tensor for each block of a parameter's element."""
 
@@ -55,36 +54,58 @@ class Store(ABC):
         self.rule: Rule = rule
         self.samples: list[Tensor] = samples
         self.sums: Sums = sums
+        self.gradients: list[Tensor | None] = []
+        """Of each parameter, from `gather` on until a fold or an advance has used them."""
+        names = [name for name, value in states[0].items() if isinstance(value, Tensor)]
+        self._state_of = operator.itemgetter(*names, names[0])  # twice the first, so that it is a tuple always
+        self._state_tensors = self._states_now()
         self._objects = [settings[name] for name in ("group", "base", "metric")]
         self._layouts = _layouts(parameters)
-        self._state_tensors = [(s, name, value) for s in states for name, value in s.items() if isinstance(value, Tensor)]
+        self._places = _places(parameters)
+
+    def _states_now(self) -> list[Any]:
+        return list(itertools.chain.from_iterable(map(self._state_of, self.states)))
 
     def is_current(self) -> bool:
         """Whether parameters, states and settings are still those the store was built for, and as it knows them."""
         settings = self.settings
-        return (
+        try:
+            states = self._states_now()
+        except KeyError:
+            return False
+        current = (
             all(map(operator.is_, self._objects, (settings["group"], settings["base"], settings["metric"])))
             and _layouts(self.parameters) == self._layouts
-            and all(state.get(name) is tensor for state, name, tensor in self._state_tensors)
+            and all(map(operator.is_, states, self._state_tensors))
         )
+        self._places = _places(self.parameters)
+        return current
+
+    def has_moved(self) -> bool:
+        """Whether a parameter has other memory than at the last `is_current`: a quick look between a sample and its step."""
+        return _places(self.parameters) != self._places
+
+    def gather(self) -> None:
+        """Takes the gradients as they are now."""
+        self.gradients = [p.grad for p in self.parameters]
 
     @abstractmethod
     def draw(self, noise: Noise) -> None:
         """θ = g·ε into the samples."""
 
     @abstractmethod
-    def all_finite(self, gradients: Gradients) -> bool:
+    def all_finite(self) -> bool:
         """Whether no gradient has an infinite or NaN value."""
 
     @abstractmethod
-    def fold(self, gradients: Gradients, *, first: bool) -> bool:
+    def fold(self, *, first: bool) -> bool:
         """Adds the covector at the samples to the sums, or begins them with it. A missing gradient is 0.
 
         Returns whether all gradients were finite: if not, the sums are unusable.
         """
 
     @abstractmethod
-    def advance(self, gradients: Gradients) -> int | Tensor:
+    def advance(self) -> int | Tensor:
         """g ← g·exp(−αM♯) with the covector at the samples, for parameters with a gradient. Returns how many were bounded."""
 
     @abstractmethod
@@ -93,7 +114,11 @@ class Store(ABC):
 
 
 def _layouts(parameters: list[Tensor]) -> list[Any]:
-    return [*[p.shape for p in parameters], *[p.stride() for p in parameters], *[p.dtype for p in parameters]]
+    return [*[p.shape for p in parameters], *map(Tensor.stride, parameters), *[p.dtype for p in parameters]]
+
+
+def _places(parameters: list[Tensor]) -> list[int]:
+    return [*map(Tensor.data_ptr, parameters), *map(Tensor.numel, parameters)]
 
 
 class TorchStore(Store):
@@ -121,16 +146,16 @@ class TorchStore(Store):
         together = epsilon[0] if len(epsilon) == 1 else torch.cat(epsilon)
         return elements.layout.sample(self.settings["group"], elements.point, elements.element, together)
 
-    def all_finite(self, gradients: Gradients) -> bool:
-        return all_finite([gradient for gradient in gradients if gradient is not None])
+    def all_finite(self) -> bool:
+        return all_finite([gradient for gradient in self.gradients if gradient is not None])
 
-    def fold(self, gradients: Gradients, *, first: bool) -> bool:
+    def fold(self, *, first: bool) -> bool:
         for bucket, places in self._buckets(range(len(self.parameters))):
-            covector = self._covector(bucket, places, self._elements(bucket, places), gradients)
+            covector = self._covector(bucket, places, self._elements(bucket, places))
             for i, block in enumerate(covector):
                 sums = [self._sum(p, i, block, bucket.flat) for p in bucket.parameters]
                 bucket.write(block if first else block + bucket.read(sums, block.dtype), sums)
-        return self.all_finite(gradients)
+        return self.all_finite()
 
     def _sum(self, p: Tensor, number: int, block: Tensor, flat: bool) -> Tensor:
         blocks = self.sums.setdefault(p, [])
@@ -138,9 +163,9 @@ class TorchStore(Store):
             blocks.append(torch.zeros_like(p, dtype=block.dtype, requires_grad=False) if flat else torch.zeros_like(block))
         return blocks[number]
 
-    def advance(self, gradients: Gradients) -> int | Tensor:
-        used = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        return self._advance(used, partial(self._covector, gradients=gradients))
+    def advance(self) -> int | Tensor:
+        used = [i for i, gradient in enumerate(self.gradients) if gradient is not None]
+        return self._advance(used, self._covector)
 
     def advance_by_sums(self, use: Sequence[bool], count: int) -> int | Tensor:
         def mean(bucket: Bucket, places: list[int], elements: Elements) -> Any:
@@ -190,9 +215,9 @@ class TorchStore(Store):
         layout = layout_for(settings["group"], settings["base"], first.dtype)
         return Elements(layout, point, layout.element(point, state), state, states[0]["steps"])
 
-    def _covector(self, bucket: Bucket, places: list[int], elements: Elements, gradients: Gradients) -> Any:
+    def _covector(self, bucket: Bucket, places: list[int], elements: Elements) -> Any:
         dtype, settings = working_dtype(bucket.parameters[0]), self.settings
-        samples, found = [self.samples[i] for i in places], [gradients[i] for i in places]
+        samples, found = [self.samples[i] for i in places], [self.gradients[i] for i in places]
         theta = bucket.read(samples, dtype)
         pairs = zip(bucket.parameters, found, strict=True)
         gradient = bucket.read([torch.zeros_like(p) if g is None else g for p, g in pairs], dtype)

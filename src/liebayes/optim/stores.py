@@ -57,6 +57,11 @@ class Stores:
         ):
             self.rebuild(parameters)
 
+    def require_unmoved(self, parameters: list[Tensor]) -> None:
+        """The same between a sample and its step, where a quick look is enough."""
+        if not self._built_for or any(store.has_moved() for store in self._stores):
+            self.rebuild(parameters)
+
     def _circumstances(self, parameters: list[Tensor]) -> list[Any]:
         return [native.available(), *parameters, *self._optimizer.state.values()]
 
@@ -144,15 +149,25 @@ class Stores:
             if keep is None:  # a later backward through a graph of this block becomes an error, not a wrong gradient
                 torch.autograd.graph.increment_version(exchange.slots)
 
+    def gather(self) -> None:
+        """Takes the gradients as they are now."""
+        for store in self._stores:
+            store.gather()
+
+    def release(self) -> None:
+        """Keeps no gradient alive."""
+        for store in self._stores:
+            store.gradients = []
+
     def all_finite(self) -> bool:
         """Whether all gradients are finite."""
-        return all(store.all_finite([p.grad for p in store.parameters]) for store in self._stores)
+        return all(store.all_finite() for store in self._stores)
 
     def fold(self, *, first: bool) -> bool:
         """Adds the covector of the sample in the buffers to the sums. Returns whether it is finite."""
         finite = True
         for store in self._stores:
-            finite &= store.fold([p.grad for p in store.parameters], first=first)
+            finite &= store.fold(first=first)
             if callable(store.settings["prior"]):  # its gradient may not be finite either
                 finite &= all_finite([block for p in store.parameters for block in self._sums[p]])
         return finite
@@ -161,7 +176,7 @@ class Stores:
         """A step along the covector of the sample in the buffers. Returns how many coordinates were bounded."""
         bounded: int | Tensor = 0
         for store in self._stores:
-            bounded = bounded + store.advance([p.grad for p in store.parameters])
+            bounded = bounded + store.advance()
         return bounded
 
     def advance_by_sums(self, used: set[int], folds: int) -> int | Tensor:
@@ -178,8 +193,7 @@ class Stores:
 
     def _average_over_ranks(self, used: set[int], folds: int, group: Any) -> None:
         if not folds:  # only other ranks have gradients; here prior and entropy count
-            for store in self._stores:
-                store.fold([None] * len(store.parameters), first=True)
+            self.fold(first=True)
         blocks = [block for store in self._stores for p in store.parameters if id(p) in used for block in self._sums[p]]
         for block in blocks if folds > 1 else []:
             block.div_(folds)  # this rank's own number of samples, which others need not have
