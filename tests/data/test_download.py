@@ -59,7 +59,7 @@ def test_a_wrong_checksum_is_refused_and_removes_nothing(served: Path, tmp_path:
     (target / "notes.txt").write_text("mine")
     before = {path: path.read_bytes() for path in target.iterdir()}
     (served / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"something else"))
-    with pytest.raises(DataFileError, match=r"train-images-idx3-ubyte\.gz: what came has the MD5 sum [0-9a-f]{32} .*expected"):
+    with pytest.raises(DataFileError, match=r"idx3-ubyte\.gz: the download has the MD5 sum [0-9a-f]{32} .*expected"):
         data.load("mnist", tmp_path / "data")
     assert {path: path.read_bytes() for path in target.iterdir()} == before
 
@@ -134,6 +134,6 @@ def test_an_archive_is_downloaded_and_read(tmp_path: Path, monkeypatch: pytest.M
 def test_an_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mnist").write_text("a file where the folder would be")
-    with pytest.raises(MissingDataError, match="and no place for it: File exists"):
+    with pytest.raises(MissingDataError, match="and no folder for it: File exists"):
         data.load("mnist", tmp_path / "data")
     assert (tmp_path / "data" / "mnist").is_file()

@@ -170,7 +170,7 @@ def test_names_and_registration() -> None:
         data.register(" ", mine)
     with pytest.raises(DataError, match=r"no data set 'minst'; did you mean 'mnist'\? Known: digits, mnist"):
         data.load("minst")
-    with pytest.raises(DataError, match=r"a data set is known by its name, .* but got None"):
+    with pytest.raises(DataError, match=r"a data set is chosen by name, .* but got None"):
         data.load(None)  # pyright: ignore
     assert data.load("DIGITS").name == "digits"
 

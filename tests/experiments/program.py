@@ -40,7 +40,7 @@ def command(*words: object) -> list[str]:
 
 def liebayes(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """Runs the program to its end."""
-    return subprocess.run(command(*words), capture_output=True, text=True, env=ENVIRONMENT, timeout=300, check=False, **more)
+    return subprocess.run(command(*words), capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False, **more)
 
 
 def start(*words: object) -> subprocess.Popen[str]:

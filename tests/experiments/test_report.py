@@ -310,9 +310,9 @@ def test_a_damaged_companion_does_not_stop_a_report(monkeypatch: pytest.MonkeyPa
     (tmp_path / "fashion-mnist").mkdir()
     for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (tmp_path / "fashion-mnist" / f"{part}-ubyte.gz").write_bytes(b"cut short")
-    with pytest.warns(UserWarning, match="Shuffled images take its place"):
+    with pytest.warns(UserWarning, match="Using shuffled images instead"):
         assert outside_images(mnist, None, tmp_path).name.startswith("shuffled")
-    with pytest.warns(UserWarning, match="Shuffled images take its place"):  # its companion, where images are held out
+    with pytest.warns(UserWarning, match="Using shuffled images instead"):  # its companion, where images are held out
         outside_images(mnist.held_out(5), None, tmp_path)
     with pytest.raises(data.DataError):
         outside_images(mnist, "fashion-mnist", tmp_path)

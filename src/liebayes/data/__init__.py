@@ -1,12 +1,12 @@
-"""Readers of the public data sets, and batches of them.
+"""Readers of public data sets, and batches.
 
     dataset = load("mnist", data_dir="...")              # or digits, fashion-mnist, cifar10, cifar100, tinyimagenet
     batches = Batches(dataset, batch_size=50, seed=0)
     for images, labels in batches.epoch(0): ...
 
 Files are read in their public formats from the data directory (`data_dir`, the environment variable LIEBAYES_DATA, or a
-folder in the user's cache), otherwise downloaded to it with their published checksum. Whole data sets are kept in memory as
-bytes; crops, flips and normalisation happen on batches.
+folder in the user's cache). Missing files are downloaded to it and checked against their published checksum. Data sets stay
+in memory as bytes; crops, flips and normalisation happen on batches.
 """
 
 from .augment import Augmentation, normalize

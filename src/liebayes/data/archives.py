@@ -1,6 +1,6 @@
 """Files from a folder, a gzipped tar or a zip, read into memory.
 
-Nothing is ever extracted to disk, so no path inside an archive can lead anywhere; archives that try are refused as foreign.
+Nothing is extracted to disk, so a path inside an archive cannot write anywhere; archives with such paths are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.Bad
 
 
 def inside(archive: Path, name: str) -> PurePosixPath:
-    """The path of a member; one that leads out of its folder is refused."""
+    """The path of a member. Refuses one that leads out of the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]):
         raise DataFileError(archive, f"it holds the path {name!r}, which leads out of its folder: not the published archive")
@@ -38,7 +38,7 @@ def read_file(path: Path, most: int) -> bytearray:
 
 
 def read_tar(path: Path, wanted: Callable[[PurePosixPath], int | None]) -> dict[str, bytearray]:
-    """The members of a gzipped tar for which `wanted` gives a number of bytes, at most that long, by file name."""
+    """The members of a gzipped tar by file name. `wanted` gives the size limit of a member, or None to skip it."""
     found: dict[str, bytearray] = {}
     try:
         # Opened in two steps so that the stream can be read to its end, where gzip's checksum is.
@@ -84,7 +84,7 @@ class Folder:
         return read_file(self.path / name, most)
 
     def describe(self, name: str) -> Path:
-        """The file as an error message names it."""
+        """The file, for error messages."""
         return self.path / name
 
 

@@ -1,4 +1,4 @@
-"""Batches whose order and augmentation are fixed by (seed, epoch) alone."""
+"""Batches whose order and augmentation depend on (seed, epoch) alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .dataset import Dataset, Split
 class Batches:
     """Shuffled, augmented, normalised batches of a data set or of a pair of tensors (inputs, targets).
 
-    The order of an epoch and each image's crop and flip are functions of (seed, epoch) and the place in the order. So
-    training resumes to the bit at any batch: `epoch(e, start_batch=b)` gives what `epoch(e)` gives from batch b on. The
+    The order of an epoch and the crop and flip of each image are functions of (seed, epoch) and the place in the order. So
+    training resumes bit for bit at any batch: `epoch(e, start_batch=b)` yields what `epoch(e)` yields from batch b on. The
     augmentation depends neither on the batch size nor on the number of processes.
 
     With `world_size` processes, `batch_size` is that of all together and must be a multiple of `world_size`; rank r takes
@@ -102,7 +102,7 @@ class Batches:
             )
 
     def __len__(self) -> int:
-        """Batches an epoch; the same on every rank."""
+        """The number of batches in an epoch, the same on every rank."""
         whole, rest = divmod(len(self.images), self.batch_size)
         return whole + (not self.drop_last and rest >= self.world_size)
 
@@ -126,7 +126,7 @@ class Batches:
         return self._from(order, drawn, start_batch)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches in stored order. Shuffled batches are asked for by epoch, so that no epoch is repeated unawares."""
+        """The batches in stored order. Shuffled batches need an epoch, so that none is repeated by mistake."""
         if self.shuffle or self.augmentation is not None:
             raise TypeError("these batches differ from epoch to epoch: iterate over batches.epoch(number)")
         return self.epoch(0)

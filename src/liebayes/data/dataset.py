@@ -20,9 +20,9 @@ Split = Literal["train", "test"]
 class Dataset:
     """Images and labels in memory, with the constants of the public recipes.
 
-    Images of dtype uint8 mean intensities from 0 to 1 in steps of 1/255; `mean` and `std` are on that scale, one value for
-    each channel or one for all. Floating images are taken as they are, and may be plain feature vectors of shape (N, D).
-    `augmentation` is applied to training batches only (`Batches`); None is none.
+    uint8 images have the intensity pixel/255, from 0 to 1; `mean` and `std` are on that scale, one value for each channel or
+    one for all. Floating-point images are used as they are, and may be feature vectors of shape (N, D). `augmentation` applies
+    to training batches only (`Batches`); None disables it.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Dataset:
         return tuple(self.train_images.shape[1:])
 
     def split(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Images and labels of one part."""
+        """The images and labels of one part."""
         if split == "train":
             return self.train_images, self.train_labels
         if split == "test":
@@ -97,7 +97,7 @@ class Dataset:
         return torch.cat([self.train_images, self.test_images]), torch.cat([self.train_labels, self.test_labels])
 
     def normalize(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """What the network sees of these images: (intensity − mean) / std."""
+        """The input of the network for these images: (intensity − mean) / std."""
         return normalize(images, self.mean, self.std, dtype)
 
     def folds(self, number: int = 5, seed: int = 0) -> list[Dataset]:
@@ -121,9 +121,9 @@ class Dataset:
         ]
 
     def held_out(self, number: int, seed: int = 0) -> Dataset:
-        """`number` training images in the place of the test images, which are left out: to choose settings without them.
+        """The data set with `number` training images in place of the test images, to choose settings without these.
 
-        Every class gives its share. None held out is the data set itself.
+        The held-out images are stratified by class. With 0 it is the data set itself.
 
         >>> from liebayes import data
         >>> data.load("digits").held_out(300)
@@ -134,7 +134,7 @@ class Dataset:
             raise ValueError(f"{self.name}: the number of images held out must be from 0 to {images - 1}, not {number}")
         if number == 0:
             return self
-        share = torch.empty(images, dtype=torch.float64)  # of its class that comes before a record
+        share = torch.empty(images, dtype=torch.float64)  # the share of its class that precedes an image
         for members in _shuffled_classes(self.train_labels, seed):
             share[members] = (torch.arange(len(members)) + 0.5).double() / len(members)
         order = share.argsort(stable=True)
@@ -161,11 +161,11 @@ def from_tensors(
     std: Sequence[float] | float | None = None,
     augmentation: Augmentation | None = None,
 ) -> Dataset:
-    """A data set of one's own tensors.
+    """A data set from tensors.
 
-    uint8 images of shape (N, H, W) get a channel; the second dimension of others is that of channels. Labels of any integer
-    type are taken. Class names default to the numbers from 0 to the highest label, `mean` and `std` to those of each channel
-    of the training images.
+    uint8 images of shape (N, H, W) get a channel dimension; in all others the second dimension is the channels. Labels may
+    have any integer type. Class names default to the numbers from 0 to the highest label, `mean` and `std` to those of each
+    channel of the training images.
 
     >>> import torch
     >>> images, labels = torch.arange(64, dtype=torch.uint8).view(4, 4, 4), torch.tensor([0, 1, 0, 2])
@@ -203,9 +203,9 @@ def from_tensors(
 
 
 def _moments(images: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel; 1 for a constant channel, which has nothing to scale."""
+    """The mean and standard deviation of each channel, with 1 for the standard deviation of a constant channel."""
     if images.dtype == torch.uint8:
-        # By counting: exact, and without a copy of eight bytes a pixel.
+        # By counting: exact, and without a copy of eight bytes per pixel.
         counts = torch.stack([images[:, c].flatten().bincount(minlength=256) for c in range(images.shape[1])]).double()
         weights, levels = counts / counts.sum(1, keepdim=True), torch.arange(256, dtype=torch.float64) / 255
         mean = (weights * levels).sum(1)
@@ -219,7 +219,7 @@ def _moments(images: Tensor) -> tuple[list[float], list[float]]:
 def _tuple(values: Sequence[float] | float | None, default: float) -> tuple[float, ...]:
     if values is None:
         return (default,)
-    if isinstance(values, (int, float, numbers.Real)):  # numpy's too
+    if isinstance(values, (int, float, numbers.Real)):  # also numpy's
         return (float(values),)
     return tuple(float(value) for value in values)
 
@@ -231,14 +231,14 @@ def stratified_folds(labels: Tensor, folds: int, seed: int = 0) -> Tensor:
     fold = torch.empty(len(labels), dtype=torch.int64)
     dealt = 0
     for members in _shuffled_classes(labels, seed):
-        # Dealt like cards, each class where the one before ended: no fold collects all the remainders.
+        # Dealt like cards, each class from where the previous one ended, so that no fold collects all the remainders.
         fold[members] = (torch.arange(len(members)) + dealt) % folds
         dealt += len(members)
     return fold
 
 
 def _shuffled_classes(labels: Tensor, seed: int) -> Iterator[list[int]]:
-    """The records of each class, ordered by the SHA-256 of "seed:index": the same with every version of every library."""
+    """The records of each class, ordered by the SHA-256 of "seed:index", which no version of a library can change."""
     for label in labels.unique(sorted=True):
         members = (labels == label).nonzero().flatten().tolist()
         yield sorted(members, key=lambda index: hashlib.sha256(f"{seed}:{index}".encode()).digest())

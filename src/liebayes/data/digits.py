@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn carries: 1,797 grey images of 8×8. Needs no file and no network."""
+"""The handwritten digits of scikit-learn: 1,797 grey images of 8×8, without files or network."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from .dataset import Dataset, stratified_folds
 def digits(data_dir: Path | str | None = None, download: bool = True) -> Dataset:
     """1,437 training and 360 test digits: fold 0 of the five stratified folds with seed 0 (`stratified_folds`).
 
-    The embedded pixels run from 0 to 16. They are stored as round(pixel · 255/16), which keeps the 17 levels apart and lets
-    255 mean white as in every other data set. `Dataset.folds` gives cross-validation over all of them. Both arguments are
-    there for the sake of the other data sets.
+    Pixels from 0 to 16 are stored as round(pixel · 255/16), which keeps the 17 levels distinct and makes 255 white, as in the
+    other data sets. `Dataset.folds` gives cross-validation over all digits. Both arguments are ignored.
     """
     try:
         from sklearn.datasets import load_digits

@@ -1,7 +1,7 @@
 """MNIST and Fashion-MNIST: four idx files each, gzipped or unpacked.
 
 An idx file is big-endian: two zero bytes, a type (8: uint8), the number of dimensions, each dimension in four bytes, then
-the values. Both data sets use the same file names, so a folder of the other is recognised by its first labels.
+the values. Both data sets use the same file names, so files of the other one are recognised by their first labels.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ def _check_labels(source: _Source, sibling: _Source, part: str, labels: Tensor, 
 
 
 def _find(source: _Source, sibling: _Source, root: Path, download: bool) -> dict[str, Path]:
-    """The four files from the first folder that has them all; what is missing elsewhere is downloaded.
+    """The four files from the first folder that has all of them; otherwise the missing ones are downloaded.
 
-    It is never put beside files of the other data set, whose names are the same.
+    Downloads never go beside files of the other data set, which have the same names.
     """
     best: tuple[dict[str, Path], Path] = ({}, root / source.subfolders[0])
     for folder in folders(root, source.subfolders):
@@ -155,7 +155,7 @@ def _find(source: _Source, sibling: _Source, root: Path, download: bool) -> dict
 
 
 def _own(source: _Source, sibling: _Source, found: dict[str, Path], sure: bool) -> bool:
-    """Whether the labels among some files are not the other data set's; without labels, what the folder's name says."""
+    """Whether files belong to this data set: by their labels, or else by the name of their folder (`sure`)."""
     labels = {stem.partition("-")[0]: path for stem, path in found.items() if "labels" in stem}
     for part, path in labels.items():
         theirs = sibling.first_labels[part]
@@ -165,14 +165,14 @@ def _own(source: _Source, sibling: _Source, found: dict[str, Path], sure: bool) 
 
 
 def _variants(folder: Path, stem: str) -> Iterator[Path]:
-    """Least wanted first: the gzipped file has a checksum inside, so it wins."""
+    """Possible file names; the last one that exists wins: the gzipped file, which has a checksum."""
     yield folder / stem.replace("-idx", ".idx")  # as some mirrors unpack it
     yield folder / stem
     yield folder / f"{stem}.gz"
 
 
 def read_idx(path: Path, dimensions: int, most: int) -> Tensor:
-    """The uint8 values of an idx file with this many dimensions and at most `most` records, and nothing else."""
+    """Reads an idx file of uint8 with this many dimensions and at most `most` records. Refuses anything else."""
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
@@ -198,7 +198,7 @@ def _parse(path: Path, stream: BinaryIO, dimensions: int, most: int) -> Tensor:
     if len(header) < 4 * dimensions:
         raise DataFileError(path, f"ends inside its header, after {4 + len(header)} bytes: cut short")
     shape = [int.from_bytes(header[i : i + 4], "big") for i in range(0, len(header), 4)]
-    # Checked before reading: a forged header must not make us read or allocate without bound.
+    # Checked before reading, so that a forged header cannot make us allocate without bound.
     if shape[0] > most or any(size > 4096 for size in shape[1:]):
         raise DataFileError(
             path, f"its header says {'×'.join(map(str, shape))} values, but at most {most:,} records are published"

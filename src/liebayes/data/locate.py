@@ -1,9 +1,9 @@
-"""Where data sets are kept, and how missing files are downloaded.
+"""The data directory, and downloads of missing files.
 
 The data directory is the argument `data_dir`, otherwise the environment variable LIEBAYES_DATA, otherwise a folder in the
-user's cache. A data set's files may lie directly in it or in the subfolders in which people conventionally keep them.
-Downloads are written beside their destination and renamed once their checksum is right: a file under its final name is
-always a whole one, and no file of the user's is ever replaced or removed.
+user's cache. The files of a data set may be directly in it or in a conventional subfolder. Downloads are written beside
+their destination and renamed once their checksum is verified: a file under its final name is always complete, and the user's
+files are never replaced or removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..atomic_write import atomic_write
 from .errors import DataError, DataFileError, MissingDataError, reason
 
 VARIABLE = "LIEBAYES_DATA"
-TIMEOUT = 30.0  # seconds without an answer
+TIMEOUT = 30.0  # seconds without a response
 _CHUNK = 1 << 20
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file: its name, its published MD5 sum, and the addresses that serve it, tried in order."""
+    """A published file: its name, its MD5 sum, and its URLs in the order in which they are tried."""
 
     filename: str
     md5: str
@@ -37,7 +37,7 @@ class Remote:
 
 
 def data_root(data_dir: str | os.PathLike[str] | None) -> Path:
-    """The data directory: the argument, LIEBAYES_DATA, or the user's cache, the first that is given."""
+    """The data directory: the argument, or else LIEBAYES_DATA, or else the user's cache."""
     chosen = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
     if chosen is None:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "liebayes"
@@ -48,7 +48,7 @@ def data_root(data_dir: str | os.PathLike[str] | None) -> Path:
 
 
 def folders(root: Path, subfolders: Sequence[str]) -> list[Path]:
-    """The existing ones among the conventional subfolders and, last, the root itself.
+    """The conventional subfolders that exist, and the root.
 
     The root comes last because its files may belong to another data set with the same file names.
     """
@@ -56,7 +56,7 @@ def folders(root: Path, subfolders: Sequence[str]) -> list[Path]:
 
 
 def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = "") -> Path:
-    """Download a missing file into the folder, or say which file to put where."""
+    """Downloads a missing file into the folder, or raises an error that says where to put it."""
     path = folder / remote.filename
     advice = (
         f"Get it from {remote.addresses[-1]} and put it there, or name the folder that has it with data_dir "
@@ -67,7 +67,7 @@ def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MissingDataError(f"{what}: there is no {path}{note}, and no place for it: {reason(error)}. {advice}") from error
+        raise MissingDataError(f"{what}: there is no {path}{note}, and no folder for it: {reason(error)}. {advice}") from error
     failures: list[str] = []
     wrong: DataFileError | None = None
     for address in remote.addresses:
@@ -75,9 +75,9 @@ def obtain(remote: Remote, folder: Path, download: bool, what: str, note: str = 
         try:
             return _fetch(address, path, remote.md5)
         except DataFileError as error:
-            wrong = error  # an address may answer with a page that says it has moved; the next may have the file
+            wrong = error  # a URL may return a page that says it has moved; the next may have the file
         except (OSError, http.client.HTTPException) as error:
-            # URLError carries the reason of the system inside it.
+            # URLError wraps the error of the system.
             cause = getattr(error, "reason", None)
             failures.append(f"{address}: {reason(cause if isinstance(cause, BaseException) else error)}")
     if wrong is not None:
@@ -100,7 +100,7 @@ def _fetch(address: str, path: Path, md5: str) -> Path:
         if digest.hexdigest() != md5:
             raise DataFileError(
                 address,
-                f"what came has the MD5 sum {digest.hexdigest()} ({size:,} bytes), expected {md5}; it was not kept. "
+                f"the download has the MD5 sum {digest.hexdigest()} ({size:,} bytes), expected {md5}; it was discarded. "
                 f"Try again, or put the right {path.name} into {path.parent}",
             )
     return path

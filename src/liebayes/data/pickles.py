@@ -1,8 +1,8 @@
-"""The python version of CIFAR is pickled; this reads such files without running anything they name.
+"""Reads the pickled (python) version of CIFAR without running any code that a file names.
 
-A pickle may name any importable function and have it called. Here every name leads to a stand-in of our own, and only the
-three names that a pickled NumPy array of Python 2 uses (and the one with which Python 3 writes bytes in the old protocols)
-are known at all. So no code outside this file runs, and NumPy is not needed.
+A pickle may name any importable function and have it called. Here only the three names in a pickled NumPy array of Python 2,
+and the one with which Python 3 writes bytes in old protocols, are known, and each leads to a stand-in of our own. So no code
+outside this file runs, and NumPy is not needed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _encode(text: object, encoding: object = "latin1") -> bytes:
 
 
 class _Callable:
-    """What a name in a pickle leads to: it can be called, and not be changed, which pickles may do to plain functions."""
+    """The target of a name in a pickle: it can be called but not modified, as a plain function could be."""
 
     __slots__ = ("_function",)
 
@@ -66,7 +66,7 @@ class _Callable:
         return self._function(*arguments)
 
     def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError("it changes a function")
+        raise pickle.UnpicklingError("it modifies a function")
 
 
 _KNOWN: dict[tuple[str, str], _Callable] = {
@@ -87,9 +87,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(path: Path, content: bytes | bytearray) -> dict[str, object]:
-    """The dictionary in a pickle of lists, numbers, texts and arrays of bytes; keys as text, arrays as uint8 tensors."""
+    """The dictionary in a pickle of lists, numbers, strings and byte arrays; keys as strings, arrays as uint8 tensors."""
     try:
-        # Texts of Python 2 may hold anything, and come as bytes.
+        # Strings of Python 2 may hold any bytes.
         loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except MemoryError as error:
         raise DataFileError(path, "the pickle asks for more memory than there is: broken or another file") from error

@@ -16,7 +16,7 @@ from .tiny_imagenet import tiny_imagenet
 
 
 class Reader(Protocol):
-    """What `register` takes: a function of the data directory and of whether it may download."""
+    """The reader of a data set: a function of the data directory and whether to download missing files."""
 
     def __call__(self, data_dir: Path | None, download: bool, /) -> Dataset: ...
 
@@ -41,9 +41,9 @@ def names() -> list[str]:
 
 
 def load(name: str = "digits", data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Dataset:
-    """A data set by name, from the data directory, or downloaded to it.
+    """Loads a data set by name from the data directory; missing files are downloaded to it.
 
-    `data_dir` defaults to the environment variable LIEBAYES_DATA, and that to a folder in the user's cache.
+    `data_dir` defaults to the environment variable LIEBAYES_DATA, or else to a folder in the user's cache.
 
     >>> load("digits")
     Dataset('digits': 1,437 training and 360 test images of 1×8×8, 10 classes)
@@ -53,14 +53,14 @@ def load(name: str = "digits", data_dir: str | os.PathLike[str] | None = None, d
         close = difflib.get_close_matches(_key(name), _readers, 1)
         raise DataError(
             f"there is no data set {name!r}{f'; did you mean {close[0]!r}?' if close else '.'} "
-            f"Known: {', '.join(_readers)}. Your own, from Python: liebayes.experiments.train(settings, "
-            "dataset=...), or liebayes.data.register before this name is used."
+            f"Known: {', '.join(_readers)}. For your own data, use Python: liebayes.experiments.train(settings, "
+            "dataset=...), or liebayes.data.register."
         )
     return reader(None if data_dir is None else Path(data_dir), download)
 
 
 def register(name: str, reader: Reader, *, replace: bool = False) -> None:
-    """Make a data set of one's own known to `load` by name, and so to runs and reports made in this process.
+    """Makes a data set known to `load` by name, and so to runs and reports in this process.
 
     >>> from liebayes import data
     >>> data.register("small-digits", lambda data_dir, download: data.load("digits").folds(10)[0])
@@ -73,18 +73,18 @@ def register(name: str, reader: Reader, *, replace: bool = False) -> None:
     if not _key(name):
         raise ValueError("a data set needs a name")
     if _key(name) in _readers and not replace:
-        raise ValueError(f"there is a data set {name!r} already; pass replace=True to put another in its place")
+        raise ValueError(f"there is a data set {name!r} already; pass replace=True to replace it")
     _readers[_key(name)] = reader
 
 
 def unregister(name: str) -> None:
-    """Forget a registered data set."""
+    """Removes a registered data set."""
     if _readers.pop(_key(name), None) is None:
         raise ValueError(f"there is no data set {name!r}")
 
 
 def _key(name: str) -> str:
-    """Capitals and underscores do not matter."""
+    """The name in lower case, with hyphens."""
     if not isinstance(name, str):
-        raise DataError(f"a data set is known by its name, a text such as 'digits', but got {name!r}")
+        raise DataError(f"a data set is chosen by name, a string such as 'digits', but got {name!r}")
     return name.strip().lower().replace("_", "-")

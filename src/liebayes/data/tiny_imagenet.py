@@ -70,7 +70,7 @@ def _read(store: Folder | Zip) -> Dataset:
             train.append((number[match[1]], name))
         elif match := re.fullmatch(r"val/images/([^/]+\.(?i:jpe?g))", name):
             validation[match[1]] = name
-    # By class and number: the order of a zip or of a file system is nobody's choice.
+    # By class and number: the order in a zip or file system is arbitrary.
     train.sort(key=lambda entry: (entry[0], _natural(entry[1])))
     check_count(store.path, len(train), _TRAIN, "training images")
 
@@ -114,7 +114,7 @@ def _annotations(store: Folder | Zip, number: dict[str, int]) -> dict[str, int]:
 
 
 def _class_names(store: Folder | Zip, classes: list[str]) -> tuple[str, ...]:
-    """The first of each class's names; its id if it has none, both where two classes share one."""
+    """The first name of each class, or its id if it has none; both if two classes share a name."""
     names = {}
     if "words.txt" in set(store.names()):
         for line in _lines(store, "words.txt"):

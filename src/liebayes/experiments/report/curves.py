@@ -1,4 +1,4 @@
-"""Learning curves, calibration and uncertainty: pictures of what runs predict."""
+"""Learning curves, calibration and uncertainty: pictures of the predictions of runs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ CURVES = {
 
 @in_style
 def learning_curve(runs: Sequence[Evidence], what: str) -> Picture:
-    """One of `CURVES` over epochs: the predictive marginal as a line, the point estimate dotted."""
+    """One of `CURVES` over epochs: a line for the predictive marginal, dots for the point estimate."""
     title, label = CURVES[what]
     figure, axes = one_panel()
     for run in runs:
         marginal = _series(run, what, "test")
-        few = "o" if len(marginal[0]) < 4 else None  # a line needs two points to be seen
+        few = "o" if len(marginal[0]) < 4 else None  # short lines are hard to see
         axes.plot(*marginal, color=colour(run.number), ls=line_style(run.number), marker=few, ms=4)
         if what != "train_loss" and not run.is_point:
             axes.plot(*_series(run, what, "point"), color=colour(run.number), ls=":", lw=1.0)
@@ -70,21 +70,21 @@ def _figures(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[flo
 
 
 def _series(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[float]]:
-    """What can be drawn on a logarithmic axis: where there is no error at all, that of half an image."""
+    """Values for a logarithmic axis, where an error of zero is drawn as half an image."""
     epochs, values = _figures(run, what, prefix)
     least = 50 / len(run.dataset.test_labels) if what == "error" else 1e-12
     return epochs, [max(value, least) for value in values]
 
 
 def _plain_log(axes: Axes) -> None:
-    """Numbers as people write them on a logarithmic axis, and enough of them."""
+    """Enough ticks with plain numbers on a logarithmic axis."""
     low, high = axes.get_ylim()
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
     for steps in ([1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8]):
         if len(ticks) < 3:
             ticks = [t for t in (s * 10.0**e for e in powers for s in steps) if low <= t <= high]
-    if len(ticks) < 3:  # a small part of a decade is as good as linear
+    if len(ticks) < 3:  # within a small part of a decade the axis is nearly linear
         ticks = [t for t in MaxNLocator(4).tick_values(low, high) if low <= t <= high]
     axes.set_yticks(ticks)
     plain_numbers(axes.yaxis)
@@ -92,7 +92,7 @@ def _plain_log(axes: Axes) -> None:
 
 @in_style
 def reliability_diagram(runs: Sequence[Evidence], bins: int = 10) -> Picture:
-    """How often predictions are right, by how sure they are; a panel for each run."""
+    """Accuracy by confidence, in a panel for each run."""
     figure, all_axes = panels(len(runs))
     for run, axes in zip(runs, all_axes, strict=True):
         diagram = reliability(run.marginal.probabilities, run.dataset.test_labels, bins)
@@ -110,15 +110,15 @@ def reliability_diagram(runs: Sequence[Evidence], bins: int = 10) -> Picture:
     figure.supxlabel("confidence", size=9, color=MUTED)
     figure.supylabel("accuracy", size=9, color=MUTED)
     caption = (
-        "Bars are accuracies of predictions with similar confidence, the stronger the more of them; the line is their mean "
-        "confidence. Bars below their line are overconfident. The ECE is counted in 20 bins, shown are 10."
+        "A bar is the accuracy of predictions with similar confidence, in a stronger colour if there are more of them; the "
+        "line is their mean confidence. A bar below its line is overconfident. The ECE has 20 bins, the picture 10."
     )
     return Picture("reliability", "Reliability", caption, figure)
 
 
 @in_style
 def confidence_histogram(runs: Sequence[Evidence]) -> Picture:
-    """How sure runs are when they are right, and when they are wrong."""
+    """The confidence of right and of wrong predictions."""
     figure, all_axes = panels(len(runs))
     edges = np.linspace(0, 1, 21).tolist()
     for run, axes in zip(runs, all_axes, strict=True):
@@ -135,13 +135,13 @@ def confidence_histogram(runs: Sequence[Evidence]) -> Picture:
         panel_title(axes, run.number, run.name, wrong)
     figure.supxlabel("confidence", size=9, color=MUTED)
     figure.supylabel("test images", size=9, color=MUTED)
-    caption = "Filled: predictions that are right. Outlined: those that are wrong; they should keep to the left."
+    caption = "Filled: right predictions. Outlined: wrong ones, which should be on the left."
     return Picture("confidence", "Confidence", caption, figure)
 
 
 @in_style
 def entropy_histogram(runs: Sequence[Evidence]) -> Picture:
-    """Predictive entropy on test images and on images from outside."""
+    """Predictive entropy on test images and on out-of-distribution images."""
     figure, all_axes = panels(len(runs))
     top = max(math.log(run.dataset.num_classes) for run in runs)
     edges = np.linspace(0, top, 25).tolist()
@@ -160,6 +160,6 @@ def entropy_histogram(runs: Sequence[Evidence]) -> Picture:
     names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
     caption = (
         f"Filled: test images. Grey line: {names}. The further the line lies to the right of the filled part, the better a "
-        "run knows what it does not know; an AUROC of 1 tells the two apart without fault, 0.5 is chance."
+        "run detects what it was not trained on: an AUROC of 1 is perfect separation, 0.5 is chance."
     )
     return Picture("entropy", "Entropy inside and outside", caption, figure)

@@ -1,4 +1,4 @@
-"""What a report shows of one run: its predictions, weights and first layer, computed once for all pictures."""
+"""What a report shows of a run: predictions, weights and first layer, computed once for all pictures."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class Evidence:
-    """A trained run and what it predicts."""
+    """A trained run and its predictions."""
 
     name: str
     slug: str
-    """Its name as part of a file's name."""
+    """The name as part of a file name."""
     number: int
-    """Its place among the runs, which fixes its colour."""
+    """The place among the runs, which determines the colour."""
     settings: TrainSettings
     environment: dict[str, Any]
     lines: list[dict[str, Any]]
-    """Those of metrics.jsonl."""
+    """The lines of metrics.jsonl."""
     posterior: Posterior
     dataset: data.Dataset
     outside: Outside
@@ -48,7 +48,7 @@ class Evidence:
 
     @property
     def is_point(self) -> bool:
-        """Whether the posterior is a single point, as for SGD: all draws are the same."""
+        """Whether the posterior is a single point, as for SGD: all samples are the same."""
         return all(family.base.entropy == float("-inf") for family in self.posterior.families.values())
 
     @property
@@ -56,7 +56,7 @@ class Evidence:
         """The base distribution of the weights, with three digits."""
         if self.is_point:
             return "point"
-        base = self.weights[0].family.base
+        base = self.families[0].base
         numbers = [f"{value:.3g}" for value in vars(base).values() if isinstance(value, (int, float))]
         return type(base).__name__ + (f"({', '.join(numbers)})" if numbers else "")
 
@@ -67,7 +67,7 @@ class Evidence:
 
     @property
     def seconds(self) -> float:
-        """Training time, evaluations left out."""
+        """Training time without evaluations."""
         return float(self.lines[-1]["seconds"]) if self.lines else 0.0
 
     @cached_property
@@ -82,7 +82,7 @@ class Evidence:
 
     @cached_property
     def auroc_entropy(self) -> float:
-        """How well predictive entropy tells images from outside."""
+        """How well predictive entropy detects out-of-distribution images."""
         return auroc(self.marginal.entropy, self.marginal_outside.entropy)
 
     @cached_property
@@ -94,68 +94,60 @@ class Evidence:
 
     @cached_property
     def network(self) -> nn.Module:
-        """The network at the point estimate. The module was made for this report, so it may be changed."""
+        """The network at the point estimate. The module belongs to this report, so it may be modified."""
         return at_point(self.posterior)
 
     @cached_property
     def layers(self) -> list[tuple[str, nn.Linear | nn.Conv2d]]:
-        """Linear and convolution layers, in their order."""
+        """The linear and convolutional layers, in order."""
         return [(name, m) for name, m in self.network.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
 
     @cached_property
     def effective_weights(self) -> Tensor:
-        """All weights of the layers as the network uses them, signs included; biases left out."""
+        """All weights of the layers as the network uses them, with their signs and without biases."""
         with torch.no_grad():
             return torch.cat([m.weight.detach().flatten() for _, m in self.layers])
 
     @cached_property
-    def weights(self) -> list[Weights]:
-        """The trained tensors behind those weights: with w⁺ − w⁻ two for each layer."""
+    def families(self) -> list[Any]:
+        """The distributions of the trained tensors behind those weights: with w⁺ − w⁻, two for each layer."""
         found = []
         for layer, _ in self.layers:
-            prefixes = (
-                (f"{layer}.weight", f"{layer}.parametrizations.weight.") if layer else ("weight", "parametrizations.weight.")
-            )
+            start = f"{layer}." if layer else ""
             for name, family in self.posterior.families.items():
-                if name == prefixes[0] or name.startswith(prefixes[1]):
-                    found.append(Weights(name, family))
+                if name == f"{start}weight" or name.startswith(f"{start}parametrizations.weight."):
+                    found.append(family)
         return found
 
     def stddev(self) -> Tensor:
-        """The standard deviation of every trained weight; its scale, if the base has no variance."""
-        return torch.cat([w.spread().flatten() for w in self.weights])
+        """The standard deviation of every trained weight, or its scale if the base has no variance."""
+        return torch.cat([_spread(family).flatten() for family in self.families])
 
     def mean_and_entropy(self) -> tuple[Tensor, Tensor]:
-        """|E[θ]| and the entropy of every trained weight's distribution, in nats."""
-        pairs = [w.mean_and_entropy() for w in self.weights]
+        """|E[θ]| and the entropy of the distribution of every trained weight, in nats."""
+        pairs = [_mean_and_entropy(family) for family in self.families]
         return torch.cat([m.flatten() for m, _ in pairs]), torch.cat([h.flatten() for _, h in pairs])
 
 
-@dataclass(frozen=True)
-class Weights:
-    """A trained tensor and the distributions of its entries."""
+def _spread(family: Any) -> Tensor:
+    try:
+        return family.stddev
+    except ValueError:  # Cauchy
+        log_scale, _ = family.group.log_scale_and_shift(family.element)
+        return log_scale.exp() * family.base.scale
 
-    name: str
-    family: Any
 
-    def spread(self) -> Tensor:
-        try:
-            return self.family.stddev
-        except ValueError:  # Cauchy
-            log_scale, _ = self.family.group.log_scale_and_shift(self.family.element)
-            return log_scale.exp() * self.family.base.scale
-
-    def mean_and_entropy(self) -> tuple[Tensor, Tensor]:
-        log_scale, shift = self.family.group.log_scale_and_shift(self.family.element)
-        try:
-            mean = self.family.mean
-        except ValueError:
-            mean = shift
-        return mean.abs(), self.family.base.entropy + log_scale
+def _mean_and_entropy(family: Any) -> tuple[Tensor, Tensor]:
+    log_scale, shift = family.group.log_scale_and_shift(family.element)
+    try:
+        mean = family.mean
+    except ValueError:
+        mean = shift
+    return mean.abs(), family.base.entropy + log_scale
 
 
 def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None = None) -> list[Evidence]:
-    """Opens runs and predicts with them. Runs of one data set share it, and the images from outside."""
+    """Loads runs and predicts with them. Runs of one data set share it, and the out-of-distribution images."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
     outsides: dict[tuple[str, Path | None, int], tuple[data.Dataset, Outside]] = {}
@@ -190,12 +182,12 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
 
 
 def comparable(runs: Sequence[Evidence]) -> bool:
-    """Whether figures of runs can be compared: those of one data set."""
+    """Whether the figures of runs can be compared, because they share a data set."""
     return len({run.dataset.name for run in runs}) == 1
 
 
 def slugs(names: Sequence[str]) -> list[str]:
-    """Names as parts of files' names, each its own.
+    """Distinct names for use in file names.
 
     >>> slugs(["affine", "lr 0.1", "lr-0.1"])
     ['affine', 'lr-0.1', 'lr-0.1-2']
@@ -209,7 +201,7 @@ def slugs(names: Sequence[str]) -> list[str]:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell runs apart: the last parts of their paths, as few as needed.
+    """Short names that distinguish runs: the last parts of their paths, as few as needed.
 
     >>> run_names([Path("a/sgd"), Path("a/affine")]), run_names([Path("a/sgd"), Path("b/sgd")])
     (['sgd', 'affine'], ['a/sgd', 'b/sgd'])

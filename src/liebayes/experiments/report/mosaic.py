@@ -1,4 +1,4 @@
-"""Many small images in one picture. A mosaic is drawn as a single image, pixel for pixel, which keeps files small."""
+"""Many small images as one: a mosaic is drawn as a single image, pixel by pixel, which keeps files small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIVERGING = "RdBu_r"
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the tiles of a mosaic are, in its pixels."""
+    """The positions of the tiles of a mosaic, in pixels."""
 
     lefts: list[float]
     tops: list[float]
@@ -25,17 +25,17 @@ class Grid:
 
 
 def draw(axes: Axes, tiles: list[np.ndarray], columns: int, *, gap: float = 0.1, row_gap: float | None = None) -> Grid:
-    """Draws tiles (height, width, 4) row by row on transparent ground.
+    """Draws tiles (height, width, 4) row by row on a transparent background.
 
     Args:
-        axes: what to draw on.
-        tiles: of one size.
+        axes: the axes to draw on.
+        tiles: tiles of the same size.
         columns: tiles in a row.
         gap: space between tiles, in widths of a tile.
         row_gap: space between rows, in heights of a tile; like `gap` by default.
     """
     height, width, _ = tiles[0].shape
-    # Small tiles are drawn larger, so that gaps need not be whole pixels of theirs.
+    # Small tiles are enlarged, so that a gap can be narrower than one of their pixels.
     factor = max(1, math.ceil(24 / width))
     tiles = [tile.repeat(factor, 0).repeat(factor, 1) for tile in tiles]
     height, width = height * factor, width * factor
@@ -55,7 +55,7 @@ def draw(axes: Axes, tiles: list[np.ndarray], columns: int, *, gap: float = 0.1,
 
 
 def photograph(image: Tensor) -> np.ndarray:
-    """An image of a data set as a tile; a floating one on its own scale."""
+    """An image of a data set as a tile; a floating-point image on its own scale."""
     pixels = image.float()
     if image.dtype == torch.uint8:
         pixels = pixels / 255
@@ -73,7 +73,7 @@ def feature(weight: Tensor) -> np.ndarray:
 
 
 def coloured(values: Tensor, colours: str) -> np.ndarray:
-    """Numbers from 0 to 1 in a colour map."""
+    """Numbers from 0 to 1 through a colour map."""
     return matplotlib.colormaps[colours](values.double().clamp(0, 1).numpy(), bytes=True)
 
 

@@ -1,9 +1,7 @@
-"""Images from outside the training distribution: another data set, or test images made unlike themselves.
+"""Out-of-distribution images: another data set, or altered test images, which need no file:
 
-The made ones need no file. Their names say what was done:
-
-    shuffled    the pixels of every test image in one random order
-    noise       pixels drawn from the training pixels, each on its own
+    shuffled    the pixels of all test images in the same random order
+    noise       every pixel drawn independently from the training pixels
     rotated     test images turned by 90 degrees
     inverted    dark and light exchanged
 """
@@ -22,21 +20,21 @@ from ... import data
 from ..settings import SettingsError
 
 LIMIT = 10_000
-"""More images than these tell no more."""
+"""The largest number of images that is worth predicting."""
 COMPANIONS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist", "cifar10": "cifar100", "cifar100": "cifar10"}
-"""What a data set is compared with where it is present."""
+"""The data set to compare with, if it is present."""
 
 
 @dataclass(frozen=True)
 class Outside:
-    """Images a network was not trained for."""
+    """Out-of-distribution images, in the shape and dtype of the data set they are compared with."""
 
     name: str
-    images: Tensor  # in the shape and dtype of the data set they are compared with
+    images: Tensor
 
 
 def outside_images(dataset: data.Dataset, choice: str | None, data_dir: Path | None) -> Outside:
-    """The images to compare a data set with; without a choice its companion where that is present, otherwise shuffled ones."""
+    """The images to compare a data set with: the choice, or else its companion if present, or else shuffled test images."""
     if choice in MADE:
         return Outside(f"{choice} test images", MADE[choice](dataset)[:LIMIT])
     if choice is not None:
@@ -44,20 +42,20 @@ def outside_images(dataset: data.Dataset, choice: str | None, data_dir: Path | N
             known = ", ".join([*MADE, *data.names()])
             raise SettingsError(f"--ood must be one of {known}, but is {choice}.")
         return Outside(choice, _fitted(data.load(choice, data_dir), dataset))
-    companion = COMPANIONS.get(dataset.name.partition(" ")[0])  # also of data of which images are held out
+    companion = COMPANIONS.get(dataset.name.partition(" ")[0])  # the name of a held-out split has more words
     if companion is not None and len(dataset.image_shape) == 3:
         try:
             return Outside(companion, _fitted(data.load(companion, data_dir, download=False), dataset))
         except data.MissingDataError:
             pass
-        except data.DataError as error:  # nobody has asked for it
-            warnings.warn(f"{error} Shuffled images take its place.", stacklevel=2)
+        except data.DataError as error:  # the user did not ask for it
+            warnings.warn(f"{error} Using shuffled images instead.", stacklevel=2)
     return outside_images(dataset, "shuffled", data_dir)
 
 
 def _shuffled(dataset: data.Dataset) -> Tensor:
     images = dataset.test_images
-    start = 2 if images.ndim == 4 else 1  # channels stay together
+    start = 2 if images.ndim == 4 else 1  # all channels in the same order
     flat = images.flatten(start)
     order = torch.randperm(flat.shape[-1], generator=torch.Generator().manual_seed(0))
     return flat[..., order].view_as(images)
@@ -92,11 +90,11 @@ MADE: dict[str, Callable[[data.Dataset], Tensor]] = {
 
 
 def _fitted(other: data.Dataset, dataset: data.Dataset) -> Tensor:
-    """The test images of another data set, in the size and colours of this one."""
+    """The test images of another data set, with the size and channels of this one."""
     images = other.test_images[:LIMIT]
     shape = dataset.image_shape
     if images.dtype != torch.uint8 or dataset.test_images.dtype != torch.uint8 or len(shape) != 3:
-        raise SettingsError(f"--ood {other.name} cannot be fitted to {dataset.name}: both must be images of 8 bits.")
+        raise SettingsError(f"--ood {other.name} cannot be converted to {dataset.name}: both must be images of 8 bits.")
     if tuple(images.shape[1:]) == shape:
         return images
     floating = images.float()

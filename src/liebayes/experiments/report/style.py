@@ -1,7 +1,7 @@
-"""How pictures look: one width that a phone can show, colours that everyone can tell apart, one colour for each run.
+"""The style of pictures: a width that fits a phone, a colour-blind-safe palette, one colour for each run.
 
-Figures are matplotlib `Figure` objects, made without pyplot, and the defaults of the process are left as they are. On the
-page their colours become CSS variables, so that they follow light and dark.
+Figures are matplotlib `Figure` objects, made without pyplot, and the rcParams of the process stay as they are. On the page the
+colours become CSS variables, so that they follow light and dark mode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Format = Literal["png", "svg"]
 Args = ParamSpec("Args")
 T = TypeVar("T")
 
-WIDTH = 4.6  # inches: on a phone 9-point letters stay readable
+WIDTH = 4.6  # inches: 9-point letters stay readable on a phone
 INK, MUTED, PAPER = "#1b1c1e", "#6e7177", "#fefefd"
 # Okabe and Ito's palette without black and yellow, ordered so that neighbours differ most.
 RUN_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
@@ -61,7 +61,7 @@ _DEFAULTS: dict[str, Any] = {
     "legend.handlelength": 1.5,
     "lines.linewidth": 1.6,
     "text.color": INK,
-    "text.parse_math": False,  # names of runs and classes are shown as they are
+    "text.parse_math": False,  # show the names of runs and classes literally
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelsize": 8.5,
@@ -74,17 +74,17 @@ _DEFAULTS: dict[str, Any] = {
     "ytick.major.size": 3,
     "xtick.minor.size": 1.8,
     "ytick.minor.size": 1.8,
-    "svg.fonttype": "none",  # letters stay letters: smaller, and in the fonts of the page
+    "svg.fonttype": "none",  # text stays text: smaller files, in the fonts of the page
     "svg.hashsalt": "liebayes",  # the same picture is the same file
 }
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure and what to look at in it."""
+    """A figure with a title and a caption."""
 
     name: str
-    """The name of its file, without the ending."""
+    """The name of its file, without the suffix."""
     title: str
     caption: str
     figure: Figure
@@ -92,13 +92,13 @@ class Picture:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """A block in which matplotlib has this style, whatever the user's own is."""
+    """A block in which matplotlib has this style, whatever the user has set."""
     with matplotlib.style.context(["default", _DEFAULTS]):
         yield
 
 
 def in_style(draw: Callable[Args, T]) -> Callable[Args, T]:
-    """For functions that draw."""
+    """Decorates a function that draws."""
 
     @wraps(draw)
     def drawing(*args: Args.args, **kwargs: Args.kwargs) -> T:
@@ -121,7 +121,7 @@ def one_panel(height: float = 3.1) -> tuple[Figure, Axes]:
 
 
 def panels(count: int, height: float = 1.9) -> tuple[Figure, list[Axes]]:
-    """Panels with common axes, one for each run: two in a row, labelled at the left and the bottom."""
+    """Panels with shared axes, one for each run: two in a row, labelled at the left and the bottom."""
     columns = 1 if count == 1 else 2
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH, max(2.4, height * rows + 0.3)))
@@ -139,18 +139,18 @@ def colour(number: int) -> str:
 
 
 def line_style(number: int) -> str:
-    """Beyond the colours there are, lines differ in their dashes."""
+    """The dashes of a run, for more runs than there are colours."""
     return LINES[number // len(RUN_COLOURS) % len(LINES)]
 
 
 def panel_title(axes: Axes, number: int, name: str, note: str) -> None:
-    """The name of a run above its panel, and a figure under it."""
+    """The name of a run above its panel, and a note below the name."""
     axes.set_title(short(name, 26), pad=15, color=colour(number))
     axes.annotate(note, (0, 1), (0, 3), "axes fraction", "offset points", color=MUTED, size=8.5)
 
 
 def legend(figure: Figure, runs: Sequence[Evidence]) -> None:
-    """The names of the runs above the axes, where they cover nothing."""
+    """The names of the runs, above the axes."""
     names = [run.name for run in runs]
     lines = [Line2D([], [], color=colour(run.number), ls=line_style(run.number)) for run in runs]
     columns = 1 if max(map(len, names)) > 26 else 4 if len(names) == 4 and sum(map(len, names)) < 36 else 2
@@ -161,21 +161,21 @@ def legend(figure: Figure, runs: Sequence[Evidence]) -> None:
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Numbers as people write them, also on a logarithmic axis."""
+    """Plain numbers instead of powers of ten, also on a logarithmic axis."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def short(name: str, length: int) -> str:
-    """A name that has to fit."""
+    """A name, shortened to a length."""
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
-# Out of memory.
+# Output.
 
 
 def save(picture: Picture, directory: Path, form: Format = "png") -> Path:
-    """Writes a picture as a file, on white."""
+    """Writes a picture as a file, on a white background."""
     path = directory / f"{picture.name}.{form}"
     with styled():
         if form == "png":
@@ -190,7 +190,7 @@ _NO_METADATA: Any = {"Creator": None, "Date": None, "Format": None, "Type": None
 
 
 def inline_svg(picture: Picture) -> str:
-    """A picture as SVG inside a page: no addresses, no sizes but its proportions, colours from the page."""
+    """A picture as SVG inside a page: no links, proportions instead of sizes, and the colours and fonts of the page."""
     buffer = io.StringIO()
     with styled():
         picture.figure.savefig(buffer, format="svg", dpi=160, metadata=_NO_METADATA)
@@ -200,9 +200,9 @@ def inline_svg(picture: Picture) -> str:
     view = re.search(r'viewBox="([^"]*)"', text)
     assert view is not None
     start = f'<svg viewBox="{view[1]}" role="img" aria-label="{escape(picture.title)}">'
-    text = re.sub(r"<svg[^>]*>", lambda _: start, text, count=1)  # a title is no pattern
+    text = re.sub(r"<svg[^>]*>", lambda _: start, text, count=1)  # a lambda: backslashes in titles are literal
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", text)
-    # Names within one page must differ, and only those that are referred to matter.
+    # Ids must be unique within the page; only those that are referred to matter.
     used = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
     text = re.sub(r' id="([^"]+)"', lambda m: f' id="{picture.name}-{m[1]}"' if m[1] in used else "", text)
     text = re.sub(r'href="#([^"]+)"', rf'href="#{picture.name}-\1"', text)

@@ -1,4 +1,4 @@
-"""Weights, their widths, and why multiplicative networks are sparse (Sec. 5.1)."""
+"""Weights and their standard deviations, and why multiplicative networks are sparse (Sec. 5.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .evidence import Evidence
 from .style import MUTED, Picture, colour, in_style, legend, line_style, one_panel, panel_title, panels, plain_numbers
 
 POINTS = 3000
-"""Dots in one panel."""
+"""Dots per panel."""
 
 
 @in_style
@@ -33,13 +33,13 @@ def weight_histogram(runs: Sequence[Evidence]) -> Picture:
     legend(figure, runs)
     found = {run.name: sparsity(run.effective_weights).below for run in runs}
     text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.items())
-    caption = f"A high peak at zero with long tails is a sparse network. Smaller than 1 % of the largest weight: {text}."
+    caption = f"A high peak at zero with long tails is a sparse network. Weights below 1 % of the largest: {text}."
     return Picture("weights", "Weights", caption, figure)
 
 
 @in_style
 def mass_curve(runs: Sequence[Evidence]) -> Picture:
-    """How much of Σ|w| the largest weights carry."""
+    """The share of Σ|w| in the largest weights."""
     figure, axes = one_panel()
     for run in runs:
         sizes = run.effective_weights.double().abs().sort(descending=True)[0]
@@ -55,10 +55,10 @@ def mass_curve(runs: Sequence[Evidence]) -> Picture:
     sparsest = min(runs, key=lambda run: sparsity(run.effective_weights).mass_share)
     share = sparsity(sparsest.effective_weights).mass_share
     caption = (
-        f"The steeper a curve rises, the fewer weights do the work. In {sparsest.name} {100 * share:.0f} % of the weights "
-        "carry 90 % of the total size. Dashed: all weights alike."
+        f"The steeper a curve rises, the fewer weights matter. In {sparsest.name}, {100 * share:.0f} % of the weights carry "
+        "90 % of the total. Dashed: equal weights."
     )
-    return Picture("mass", "Who carries the weight", caption, figure)
+    return Picture("mass", "Share of the largest weights", caption, figure)
 
 
 @in_style
@@ -82,11 +82,11 @@ def scale_histogram(runs: Sequence[Evidence]) -> list[Picture]:
     plain_numbers(axes.yaxis)
     legend(figure, chosen)
     caption = (
-        "The additive group cannot change the width of its base, so all weights share one. The affine group learns a width "
-        "for each weight, slowly: in a short run all are about as wide as the base. The multiplicative group ties it to the "
-        "weight's size."
+        "The additive group cannot change the width of its base, so all weights have the same standard deviation. The affine "
+        "group learns one for each weight, slowly: in a short run they stay near that of the base. In the multiplicative "
+        "group it is proportional to the weight."
     )
-    return [Picture("scales", "Widths", caption, figure)]
+    return [Picture("scales", "Standard deviations", caption, figure)]
 
 
 @in_style
@@ -117,22 +117,22 @@ def mean_against_entropy(runs: Sequence[Evidence]) -> list[Picture]:
             run.name,
             "fixed entropy" if correlation is None else f"rank correlation {correlation:.2f}".replace("-", "−"),
         )
-    # A few weights that have all but vanished would squeeze all others.
+    # A few weights near zero would otherwise compress the axes.
     means, entropies = (torch.cat([run.mean_and_entropy()[k].double() for run in chosen]) for k in (0, 1))
     all_axes[0].set_xlim(float(_quantile(means, 0.002)) / 1.5, float(means.max()) * 1.5)
     all_axes[0].set_ylim(float(_quantile(entropies, 0.002)) - 0.5, float(entropies.max()) + 0.5)
     figure.supxlabel("size of the mean", size=9, color=MUTED)
     figure.supylabel("entropy in nats", size=9, color=MUTED)
     caption = (
-        "Each dot is a trained weight (a magnitude, where signs are fixed). In the multiplicative family a large mean brings "
-        "a large entropy: a big weight is a noisy one, so those that are not needed shrink, and the network becomes sparse "
-        "(Sec. 5.1). Other groups leave the two apart."
+        "Each dot is a trained weight (a magnitude, where signs are fixed). In the multiplicative family a large mean implies "
+        "a large entropy: large weights are noisy, so those that are not needed shrink, and the network becomes sparse "
+        "(Sec. 5.1). In the other groups mean and entropy are independent."
     )
     return [Picture("mean-entropy", "Mean against entropy", caption, figure)]
 
 
 def _rank_correlation(x: Tensor, y: Tensor) -> float | None:
-    """Spearman's; None where one of them is constant."""
+    """Spearman's correlation; None if one of them is constant."""
     if float(y.max() - y.min()) < 1e-9 or float(x.max() - x.min()) == 0:
         return None
     ranks = torch.stack([v.argsort().argsort().double() for v in (x, y)])

@@ -75,10 +75,14 @@ def reproduce(
     missing = execute(recipe, planned, output, results, data_dir, threads)
     print(write_tables(recipe, results), end="")
     if what == "curves":
-        from .curve_picture import draw_curves
-
-        print(draw_curves(results, read_all(results, what), scale) or "No picture: there are no results at this scale.")
+        _curves(results, scale)
     return int(missing > 0)
+
+
+def _curves(results: Path, scale: Scale) -> None:
+    from .curve_picture import draw_curves
+
+    print(draw_curves(results, read_all(results, "curves"), scale) or "No picture: there are no results at this scale.")
 
 
 def _require_used(what: str, given: dict[str, Any]) -> None:
