@@ -65,8 +65,8 @@ class GroupCase:
     @property
     def exp_tolerance(self) -> float:
         """Rounding; or the error of torch.linalg.matrix_exp on one matrix, up to 2.5e-10 (pytorch issue 196592)."""
-        by_torch = self.is_product or isinstance(self.group, (Affine, TriangularAffine))
-        return 1e-9 if by_torch else 1e-11
+        inner = self.group.group if isinstance(self.group, Conjugated) else self.group
+        return 1e-9 if isinstance(inner, (Affine, Product, TriangularAffine)) else 1e-11
 
     @property
     def is_product(self) -> bool:
