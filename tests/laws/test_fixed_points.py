@@ -120,15 +120,6 @@ def test_additive_with_a_dirac_base_is_gradient_descent(dtype: torch.dtype, mome
     assert torch.equal(state.element.shift, weight.detach())
 
 
-def test_one_step_of_gradient_descent_is_exact() -> None:
-    group = Additive()
-    start, gradient = torch.randn(100, generator=torch.Generator().manual_seed(0)), torch.linspace(-3, 3, 100)
-    form = Absorbed().on(group, Dirac(), group.at(start))
-    covector = differential(group, group.at(start), start, gradient, 1.0)
-    ours = update(group, form, initial_state(group, form, group.at(start)), covector, lr=0.1).state.element.shift
-    assert torch.equal(ours, start.clone().add_(gradient, alpha=-0.1))
-
-
 def test_diagonal_affine_with_a_dirac_base_grows_by_the_temperature() -> None:
     """Only at τ = 0 is it gradient descent: at τ > 0 the scale grows by e^(ατ) a step."""
     group, lr = DiagonalAffine(), 0.1

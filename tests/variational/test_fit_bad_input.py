@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import liebayes as lb
-from liebayes.bases import Cauchy, Dirac, Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, StudentT, Uniform
+from liebayes.bases import Exponential, Gumbel, Laplace, LogNormal, Normal, Rayleigh, Uniform
 from liebayes.groups import (
     Additive,
     Affine,
@@ -204,25 +204,10 @@ def test_an_element_without_an_inverse() -> None:
 # Metrics.
 
 
-def test_singular_metric() -> None:
+def test_pairs_without_a_metric() -> None:
+    """All of them are in tests/rule/test_metric.py."""
+    refused("Uniform", "no Fisher metric", "does not vanish at its edge", "Absorbed()", base=Uniform())
     refused("singular", "rotations", "Normal", "TriangularAffine", "Absorbed()", group=Affine())
-
-
-@pytest.mark.parametrize("group", [Additive(), DiagonalAffine(), TriangularAffine()], ids=str)
-def test_uniform_base_has_no_fisher_metric(group: lb.groups.LieGroup) -> None:
-    refused("Uniform", "no Fisher metric", "does not vanish at its edge", "Absorbed()", group=group, base=Uniform())
-
-
-def test_dirac_base_has_no_fisher_metric() -> None:
-    refused("Dirac", "no Fisher metric", "Absorbed()", group=Additive(), base=Dirac())
-
-
-@pytest.mark.parametrize("base", [Cauchy(), StudentT(2.0)], ids=str)
-@pytest.mark.parametrize("group", [TriangularAffine(), Affine()], ids=str)
-def test_matrix_groups_need_a_variance(group: lb.groups.LieGroup, base: lb.bases.Base) -> None:
-    refused(
-        type(base).__name__, "infinite", "StudentT(3)" if isinstance(base, Cauchy) else "df above 2", group=group, base=base
-    )
 
 
 # Losses.
