@@ -6,7 +6,7 @@ from . import baselines, bases, data, groups, metrics, nn, optim, rule
 from .optim import AdditiveBLR, AffineBLR, LieGroupBLR, MultiplicativeBLR
 from .posterior import Posterior
 from .rule import Absorbed, Adaptive, Family, Fisher, JointFamily, ProductFamily
-from .variational import FitError, fit
+from .variational import Fit, FitError, FitWarning, fit
 
 __all__ = [
     "Absorbed",
@@ -15,7 +15,9 @@ __all__ = [
     "AffineBLR",
     "Family",
     "Fisher",
+    "Fit",
     "FitError",
+    "FitWarning",
     "JointFamily",
     "LieGroupBLR",
     "MultiplicativeBLR",

@@ -4,7 +4,7 @@ from .blr import exponential_step, gaussian_step, rayleigh_step
 from .curvature import Level, gauss_newton, gaussian_prior, initial_level, observe, ratio, traces
 from .differential import differential, differential_by_samples
 from .family import Family, ProductFamily, relative_tangent
-from .history import History
+from .history import Convergence, History
 from .joint import JointFamily
 from .metric import Absorbed, Adaptive, Fisher, Form, Metric, SecondMoment
 from .update import State, Update, accumulate, bound, descend, initial_state, update
@@ -12,6 +12,7 @@ from .update import State, Update, accumulate, bound, descend, initial_state, up
 __all__ = [
     "Absorbed",
     "Adaptive",
+    "Convergence",
     "Family",
     "Fisher",
     "Form",

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
+
+
+class Convergence(enum.Enum):
+    """What became of a run. True in conditions if it has converged: `if q.history.converged: ...`."""
+
+    CONVERGED = "nothing moves any more, as far as the samples can tell"
+    MOVING = "the steps ran out while the fit was still moving"
+    UNBOUNDED = "a width grows without bound: the target has no finite mass in a direction"
+    LOST = "the loss failed on the way"
+    UNKNOWN = "the run was not ended by `finish`"
+
+    def __bool__(self) -> bool:
+        return self is Convergence.CONVERGED
 
 
 @dataclass
@@ -24,3 +38,12 @@ class History:
     steps_per_second: float = 0.0
     stopped: str = ""
     """Why the run ended."""
+    converged: Convergence = Convergence.UNKNOWN
+    verdict: str = ""
+    """The same in a sentence, with the parameter and the figure it rests on."""
+    final_objective: float = float("nan")
+    """E_q[loss] − τ·H(q) of the result, from fresh samples."""
+    final_error: float = float("nan")
+    """The standard error of `final_objective`."""
+    starts: list[float] = field(default_factory=list)
+    """The final objectives of all starts, if there were several."""

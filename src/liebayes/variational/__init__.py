@@ -1,6 +1,8 @@
 """Variational inference with the rule, for any differentiable loss."""
 
-from .fit import FitError, fit
+from .fit import fit
 from .progress import progress_bar
+from .run import Fit, FitError
+from .verdict import FitWarning
 
-__all__ = ["FitError", "fit", "progress_bar"]
+__all__ = ["Fit", "FitError", "FitWarning", "fit", "progress_bar"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -65,6 +66,7 @@ class Factor:
     """Samples come in pairs ε, −ε."""
     chart: Joint | None = None
     """Where θ lives on supports: θ = φ⁻¹(g·ε)."""
+    name: str = "theta"
 
     @property
     def element(self) -> Any:
@@ -106,6 +108,53 @@ class Factor:
         thetas = self.chart.leaves(self.chart.from_real(z))
         volume = self.chart.log_jacobian(z)
         return Leaf(leaf, thetas, transpose, volume if log_jacobian is None else volume + log_jacobian)
+
+    def log_density(self, g: Any, epsilon: Tensor) -> Tensor:
+        """log q₀(ε) − log |det ∂(g·ε)/∂ε| as far as the last does not depend on ε, which `leaf` has otherwise."""
+        values = self.base.log_prob(epsilon)
+        values = values.reshape(len(values), -1).sum(-1)
+        return values - self.group.log_jacobian(g, epsilon) if self.group.affine_action else values
+
+    def entropy_at(self, g: Any, leaf: Leaf) -> float:
+        """H(q_g); what a chart adds to it, from the samples."""
+        q = Family(self.group, self.base, g)
+        if self.chart is None:
+            return float(q.entropy())
+        if not self.group.affine_action or leaf.log_jacobian is None:
+            return float(JointFamily(q, self.chart).entropy())
+        return float(q.entropy()) + leaf.log_jacobian.detach().mean().item()
+
+    def start_elsewhere(self, seed: int) -> None:
+        """Moves the start by one draw of its own: the family's place, and not its width."""
+        generator = torch.Generator(blocks_of(self.start)[-1].device).manual_seed(seed)
+        draw = self.noise(1, 1, generator)[0, 0]
+        moved = self.group.compose(self.start, self.group.at(draw))
+        self.start = moved
+        if not self.relative:
+            self.state = self.state._replace(element=moved)
+
+    def coordinate(self, block: Tensor, place: int) -> str:
+        """The name of the coordinate that a number of a block is about: a row's, where the block is a matrix."""
+        names, event = self.coordinates(), self.group.event_shape(self.start).numel()
+        return names[place // max(block.numel() // event, 1)] if block.numel() >= event else names[0]
+
+    def coordinates(self) -> list[str]:
+        """The names of all coordinates, those of a chart where there is one."""
+        if self.chart is None:
+            return _entries_of(self.name, self.group.event_shape(self.start))
+        return [name for part in self.chart.parts for name in _entries_of(part.name, part.real_shape)]
+
+    def direction(self) -> str:
+        """The direction in which the family is widest, by its three largest coordinates."""
+        L = self.group.cholesky(self.element)
+        if L.ndim > 2:
+            return self.name
+        vector = torch.linalg.svd(L / L.abs().max()).U[:, 0]
+        vector = vector * vector[vector.abs().argmax()].sign()
+        names = self.coordinates()
+        largest = vector.abs().topk(min(3, len(names))).indices.tolist()
+        terms = [f"{float(vector[i]):+.2f}·{names[i]}" for i in sorted(largest) if abs(vector[i]) > 0.05]
+        return "the direction " + " ".join(terms)
 
     def covector(self, epsilon: Tensor, gradient: Tensor, temperature: float) -> Any:
         """The differential at the identity, for the loss in the coordinates of ε."""
@@ -150,6 +199,12 @@ def _bases(family: Family[Any] | ProductFamily) -> Any:
     if isinstance(family, Family):
         return family.base
     return family.group.join([_bases(part) for _, part in family.group.split("the parts", family.parts)])
+
+
+def _entries_of(name: str, shape: torch.Size) -> list[str]:
+    if not shape:
+        return [name]
+    return [f"{name}[{', '.join(map(str, place))}]" for place in itertools.product(*map(range, shape))]
 
 
 def make_factors(

@@ -1,0 +1,295 @@
+"""A run of `fit`, one step at a time: to watch, to stop and to go on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..groups import LieGroup, blocks_of
+from ..rule import Convergence, History, Update, update
+from .energy import energy_of, over_samples
+from .factors import Leaf, make_factors, product_family, with_defaults
+from .noise import noise_of_steps, sharing
+from .settings import Settings
+from .shortcuts import short_grad
+from .verdict import examine, judge, warn_of
+
+
+class FitError(ValueError):
+    """The loss failed on the way. `family` is the last good member of the family, `step` says when it was lost."""
+
+    def __init__(self, message: str, family: Any, step: int) -> None:
+        super().__init__(message)
+        self.family = family
+        self.step = step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.family, self.step)
+
+
+class Evaluation(NamedTuple):
+    """The loss and its gradients at the noise of one step."""
+
+    losses: Tensor
+    objectives: Tensor
+    """The losses with −τ·log |det ∂θ/∂ε|, where that depends on ε."""
+    leaves: list[Leaf]
+    elements: list[Any]
+    covectors: list[Any]
+    gradients: list[Tensor]
+    """Of the losses in the coordinates of ε, for each factor."""
+
+
+class Fit:
+    """A run of `liebayes.fit`, in steps: `with Fit(loss, start=...) as run:`, then `run.step()` while it returns True.
+
+    The arguments are those of `fit`. `run.family` is the present member of the family, `run.history` what was recorded, and
+    `run.finish()` gives the family with its verdict. To go on later, start from the family: `Fit(loss, start=family)`.
+
+    >>> from liebayes.groups import DiagonalAffine
+    >>> with Fit(lambda theta: 8 * (theta - 1).square().sum(), DiagonalAffine(), start=torch.zeros(2)) as run:
+    ...     while run.step():
+    ...         if run.steps % 100 == 0 and run.history.objective[-1] < 0:
+    ...             break
+    ...     q = run.finish()
+    >>> [round(x, 2) for x in q.mean.tolist()]
+    [1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Any], Tensor],
+        group: LieGroup[Any] | None = None,
+        base: Any = None,
+        start: Any = None,
+        *,
+        supports: Any = None,
+        regulariser: Callable[[Any], Tensor] | None = None,
+        elsewhere: int = 0,
+        **settings: Any,
+    ) -> None:
+        for name, function in {"loss": loss, "regulariser": regulariser or loss}.items():
+            if not callable(function):
+                raise ValueError(f"{name} must be a function, but got {function!r}.")
+        self.settings = told = Settings(**settings)
+        self.group, base, start = with_defaults(group, base, start)
+        self.factors, unflatten = make_factors(
+            self.group, base, start, supports, told.initial_scale, told.metric, told.entropy, told.antithetic
+        )
+        for factor in self.factors if elsewhere else []:
+            factor.start_elsewhere(elsewhere)
+        weight = told.temperature if told.tempering == "kl" else 1.0
+        self._energies = over_samples(energy_of(loss, regulariser, weight, unflatten), told.vectorize)
+        first = blocks_of(self.factors[0].start)[-1]
+        self._weights = torch.full((told.samples,), 1 / told.unit, dtype=first.dtype, device=first.device)
+        generator = torch.Generator(device=first.device).manual_seed(told.seed)
+        self._numbers = told.samples * sum(factor.group.event_shape(factor.start).numel() for factor in self.factors)
+        self._noise = noise_of_steps(
+            lambda count: [factor.noise(count, told.samples, generator) for factor in self.factors],
+            self._numbers,
+            told.steps,
+            beside=first.device.type == "cpu" and all(factor.base.private_draws for factor in self.factors),
+        )
+        self.steps = 0
+        self.history = History()
+        self._share_out: Callable[[bool], None] = lambda wanted: None
+        self._resources = ExitStack()
+        self._began = time.perf_counter()
+        self._reach, self._before = told.max_step, math.inf
+        self._earlier: list[Tensor] = []
+        self._unpaired = 0
+        self._bounded: int | Tensor = 0
+        self._quiet = 0
+
+    def __enter__(self) -> Fit:
+        self._resources.enter_context(closing(self._noise))
+        self._share_out = self._resources.enter_context(sharing(self._numbers))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._resources.close()
+
+    @property
+    def family(self) -> Any:
+        """The present member of the family."""
+        return product_family(self.group, self.factors, self.history)
+
+    def step(self) -> bool:
+        """One step of the rule. Returns whether there are more to take."""
+        told = self.settings
+        if self.steps >= told.steps or self.history.stopped:
+            return False
+        number = self.steps + 1
+        noise = self._noise_of_the_step()
+        try:
+            with torch.enable_grad():
+                found = self._evaluate(noise)
+        except Exception as error:
+            if number == 1:
+                raise  # a mistake, and nothing to keep
+            raise self._lost(number, f"raised {type(error).__name__} ({str(error).splitlines()[0]})") from error
+        present = found.objectives.detach().sum().item()
+        self._set_reach(present)
+        alpha = told.rate(number)
+        taken = [
+            update(
+                factor.group,
+                factor.form,
+                factor.state,
+                covector,
+                lr=factor.by_block(alpha * told.lr, alpha * (told.lr if told.scale_lr is None else told.scale_lr)),
+                momentum=told.momentum,
+                max_step=factor.by_block(self._reach, told.max_step),
+            )
+            for factor, covector in zip(self.factors, found.covectors, strict=True)
+        ]
+        if not (math.isfinite(present) and all(map(_is_finite, taken))):
+            raise self._lost(number, "was not finite", bool(torch.isfinite(found.losses).all()))
+        for factor, move in zip(self.factors, taken, strict=True):
+            factor.state = move.state
+            self._bounded = self._bounded + move.bounded
+        self.steps = number
+        if number % told.record_every == 0 or number == told.steps:
+            self._record(found)
+            self._break_symmetry(found)
+            self._stop_if_quiet(taken)
+        return number < told.steps and not self.history.stopped
+
+    def _noise_of_the_step(self) -> list[Tensor]:
+        noise = next(self._noise)
+        here, self._earlier = self._earlier, noise
+        if not (self._unpaired and here):
+            return noise
+        self._unpaired -= 1
+        half = (self.settings.samples + 1) // 2
+        return [
+            torch.cat([now[:half], before[half:]]) if factor.in_pairs else now
+            for factor, now, before in zip(self.factors, noise, here, strict=True)
+        ]
+
+    def _evaluate(self, noise: list[Tensor]) -> Evaluation:
+        told, factors = self.settings, self.factors
+        elements = [factor.element for factor in factors]
+        leaves = [f.leaf(g, e) for f, g, e in zip(factors, elements, noise, strict=True)]
+        self._share_out(True)
+        losses = self._energies(*(theta for leaf in leaves for theta in leaf.thetas))
+        if not losses.requires_grad:
+            raise ValueError(
+                "loss must be differentiable in θ, but its value has no gradient. Build it from θ with torch operations, "
+                "without detach(), item() or integer results."
+            )
+        objectives = losses
+        for leaf in leaves:
+            if leaf.log_jacobian is not None:
+                objectives = objectives - told.temperature * leaf.log_jacobian
+        found = short_grad(objectives, self._weights, [leaf.leaf for leaf in leaves])
+        self._share_out(False)
+        gradients = [
+            torch.zeros_like(leaf.leaf) if gradient is None else leaf.transpose(gradient)
+            for leaf, gradient in zip(leaves, found, strict=True)
+        ]
+        temperature = told.temperature / told.unit
+        covectors = [f.covector(e, d, temperature) for f, e, d in zip(factors, noise, gradients, strict=True)]
+        return Evaluation(losses.detach(), objectives.detach(), leaves, elements, covectors, gradients)
+
+    def _set_reach(self, present: float) -> None:
+        """The shift's own bound grows while the objective falls, so that a start many widths away is reached in time."""
+        told = self.settings
+        if self._reach is not None and told.max_step is not None:
+            longest = max(told.max_shift, told.max_step)
+            falls = present < self._before
+            self._reach = min(1.1 * self._reach, longest) if falls else max(0.5 * self._reach, told.max_step)
+        self._before = present
+
+    def _record(self, found: Evaluation) -> None:
+        """Figures of the member the samples are of, which is that before the step."""
+        told, history = self.settings, self.history
+        expected = found.losses.mean().item()
+        spread = sum(f.entropy_at(g, leaf) for f, g, leaf in zip(self.factors, found.elements, found.leaves, strict=True))
+        history.step.append(self.steps)
+        history.expected_loss.append(expected)
+        history.entropy.append(spread)
+        history.objective.append(expected - told.temperature * spread if told.temperature else expected)
+        norm = math.sqrt(sum(float(c.square().sum()) for c in pytree.tree_leaves(found.covectors)))
+        history.gradient_norm.append(told.unit * norm)
+        history.bounded.append(int(self._bounded))
+
+    def _break_symmetry(self, found: Evaluation) -> None:
+        """Pairs ε, −ε keep a mean on a saddle between symmetric modes for ever: without them for a while, it leaves.
+
+        At an optimum it comes back. Full-rank Gaussians have no such saddles: where the scales stand still, E[∇²ℓ] = τΣ⁻¹.
+        """
+        if 2 * self.steps > self.settings.steps:
+            return
+        for factor, gradient in zip(self.factors, found.gradients, strict=True):
+            size = gradient.abs().mean().item()
+            if factor.in_pairs and gradient.mean(0).abs().mean().item() < math.sqrt(torch.finfo(gradient.dtype).eps) * size:
+                self._unpaired = self.settings.record_every
+
+    def _stop_if_quiet(self, taken: list[Update]) -> None:
+        """By steps of full size: a schedule that ends at 0 makes every step small, whatever is left to do."""
+        told = self.settings
+        rate = max(told.lr, told.scale_lr or 0.0)
+        largest = rate * max(factor.size(move.direction) for factor, move in zip(self.factors, taken, strict=True))
+        self._quiet = self._quiet + 1 if largest < told.tolerance else 0
+        if self._quiet == 3:
+            self.history.stopped = f"converged: no coordinate moves by more than {told.tolerance:g} at the full step size"
+
+    def finish(self) -> Any:
+        """The family with its history and verdict; a result that should not be trusted comes with a `FitWarning`."""
+        family = self.result()
+        warn_of(self.history)
+        return family
+
+    def result(self) -> Any:
+        """The same without the warning."""
+        history, told = self.history, self.settings
+        self._clock()
+        if not history.stopped:
+            all_taken = self.steps == told.steps
+            history.stopped = f"all {self.steps} steps taken" if all_taken else f"stopped after {self.steps} steps"
+        try:
+            with torch.enable_grad():
+                found = examine(self.factors, told, self._values)
+        except Exception as error:  # the loss failed where it had not been before
+            history.converged, history.verdict = Convergence.LOST, f"{Convergence.LOST.value}: {str(error).splitlines()[0]}"
+        else:
+            history.final_objective, history.final_error = told.unit * found.mean, told.unit * found.error
+            history.converged, history.verdict = judge(self.factors, told, history, found)
+        return self.family
+
+    def _values(self, noise: list[Tensor]) -> tuple[Tensor, list[Any]]:
+        """For each sample (loss − τ·log |J|)/τ + log q₀(ε), and the covectors."""
+        found = self._evaluate(noise)
+        values = found.objectives / self.settings.unit
+        if self.settings.temperature:
+            for factor, g, epsilon in zip(self.factors, found.elements, noise, strict=True):
+                values = values + factor.log_density(g, epsilon)
+        return values, found.covectors
+
+    def _lost(self, step: int, how: str, finite_loss: bool = False) -> FitError:
+        """The error for a loss that fails, with the element of the step before."""
+        what = "gradient" if finite_loss else "loss"
+        self.history.stopped = f"the {what} {how} at step {step}"
+        self.history.converged, self.history.verdict = Convergence.LOST, Convergence.LOST.value
+        self._clock()
+        kept = "" if step == 1 else " The last good member of the family is this error's `family`."
+        hint = "Start closer to the optimum, with a smaller initial_scale or lr, or mend the loss where it is not defined."
+        return FitError(f"The {what} {how} at step {step}. {hint}{kept}", self.family, step)
+
+    def _clock(self) -> None:
+        self.history.seconds = time.perf_counter() - self._began
+        self.history.steps_per_second = self.steps / max(self.history.seconds, 1e-9)
+
+
+def _is_finite(taken: Update) -> bool:
+    if taken.largest is not None:
+        return math.isfinite(taken.largest)
+    return all(math.isfinite(block.sum().item()) for block in blocks_of(taken.direction))

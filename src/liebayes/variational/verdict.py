@@ -1,0 +1,147 @@
+"""What became of a run: has it settled, was it still moving, or is there nothing to settle on?
+
+Steps of a falling schedule are small at the end whatever is left to do, and single objectives are noise. So the result is
+examined afresh, with many samples and no step: the natural gradient there, ξ♯ for the Fisher metric, is where one full step
+(α = 1) would lead. For a full-rank family it is the distance to the optimum itself, in standard deviations for the shift and
+in logarithms of scales, since the objective's Hessian at the optimum is the metric wherever the target is near the family.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..groups import blocks_of
+from ..rule import Convergence, Fisher, History
+from .factors import Factor
+from .settings import Settings
+
+LARGE = 0.1
+"""A full step of a tenth of a standard deviation, or of the logarithm of a width, is more than a user would overlook."""
+
+
+class FitWarning(UserWarning):
+    """A fit ended where its result should not be trusted."""
+
+
+@dataclass
+class Examination:
+    """The result of a run, seen with fresh samples."""
+
+    values: Tensor
+    """For each sample (loss − τ·log |J|)/τ + log q₀(ε): minus the logarithm of its importance weight, up to a constant."""
+    in_pairs: bool
+    steps: list[tuple[Any, Any] | None]
+    """For each factor the natural gradient and its standard error, or None where there is no Fisher metric."""
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values."""
+        return float(self.values.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error: the two of a pair count as one."""
+        values = self.values
+        if self.in_pairs and values.shape[1] > 1 and values.shape[1] % 2 == 0:
+            values = (values[:, : values.shape[1] // 2] + values[:, values.shape[1] // 2 :]) / 2
+        count = values.numel()
+        return float(values.std() / math.sqrt(count)) if count > 1 else math.nan
+
+
+def examine(
+    factors: list[Factor], settings: Settings, evaluate: Callable[[list[Tensor]], tuple[Tensor, list[Any]]]
+) -> Examination:
+    """Draws up to 64 times the samples of a step, but no more than a 25th of the run, and eight times at least.
+
+    Args:
+        factors: where the run ended.
+        settings: those of the run.
+        evaluate: the values and the covectors at a step's noise.
+    """
+    device = blocks_of(factors[0].start)[-1].device
+    generator = torch.Generator(device=device).manual_seed(settings.seed + 0x5EED)
+    rounds = min(64, max(8, settings.steps // 25))
+    values: list[Tensor] = []
+    sums: list[list[Tensor]] = [[] for _ in factors]
+    squares: list[list[Tensor]] = [[] for _ in factors]
+    for number in range(rounds):
+        found, covectors = evaluate([factor.noise(1, settings.samples, generator)[0] for factor in factors])
+        values.append(found)
+        for place, (factor, covector) in enumerate(zip(factors, covectors, strict=True)):
+            blocks = blocks_of(factor.form.sharp(covector)) if isinstance(settings.metric, Fisher) else []
+            if number == 0:
+                sums[place], squares[place] = [torch.zeros_like(b) for b in blocks], [torch.zeros_like(b) for b in blocks]
+            for total, square, block in zip(sums[place], squares[place], blocks, strict=True):
+                total.add_(block)
+                square.addcmul_(block, block)
+    steps: list[tuple[Any, Any] | None] = []
+    for total, square in zip(sums, squares, strict=True):
+        mean = [t / rounds for t in total]
+        error = [((s / rounds - m.square()).clamp_min(0) / (rounds - 1)).sqrt() for s, m in zip(square, mean, strict=True)]
+        steps.append((mean, error) if mean else None)
+    return Examination(torch.stack(values), all(factor.in_pairs for factor in factors), steps)
+
+
+def judge(factors: list[Factor], settings: Settings, history: History, found: Examination) -> tuple[Convergence, str]:
+    """The verdict, and a sentence with what it rests on."""
+    worst, words, growing = 0.0, "", None
+    for factor, step in zip(factors, found.steps, strict=True):
+        if step is None:
+            continue
+        names = getattr(factor.start, "_fields", ("",) * len(step[0]))
+        for name, mean, error, first, last in zip(
+            names, *step, blocks_of(factor.start), blocks_of(factor.element), strict=True
+        ):
+            if not mean.numel():
+                continue
+            # Among many coordinates some are far out by chance.
+            margin = (3 + math.sqrt(2 * math.log(mean.numel()))) * error
+            width = factor.width if name == "shift" else 1.0
+            sure = ((mean.abs() - margin) / width).nan_to_num(0.0)
+            size, place = (float(x) for x in sure.flatten().max(0))
+            if name in ("log_scale", "log_diagonal"):
+                # A loss that says nothing leaves −½ of the entropy's gradient, and the width has grown since the start; so
+                # far, at last, that the loss is nothing but rounding.
+                flat = ((-mean - margin > 0.25) & (last - first > 10)) | ((mean.abs() > LARGE) & (last - first > 20))
+                growing = growing or (factor.direction() if bool(flat.any()) else None)
+            if size > worst:
+                full = float(mean.flatten()[int(place)].abs()) / width
+                what = "the mean" if name == "shift" else "the width" if "log" in name else f"the {name} part"
+                worst, words = size, f"one full step would move {what} of {factor.coordinate(mean, int(place))} by {full:.2g}"
+                words += " standard deviations" if name == "shift" else " (in logarithms)" if "log" in name else ""
+    if growing is not None:
+        return Convergence.UNBOUNDED, f"{Convergence.UNBOUNDED.value} ({growing})"
+    if worst > LARGE:
+        return Convergence.MOVING, f"{Convergence.MOVING.value}: {words}"
+    if all(step is None for step in found.steps) and (falling := _falling(history)):
+        return Convergence.MOVING, f"{Convergence.MOVING.value}: {falling}"
+    return Convergence.CONVERGED, Convergence.CONVERGED.value
+
+
+def warn_of(history: History) -> None:
+    """Warns the caller's caller of a result that should not be trusted."""
+    remedies = {
+        Convergence.MOVING: "Give it more steps, or go on from here: fit(loss, start=q).",
+        Convergence.UNBOUNDED: "Give the direction a prior, or take the parameter out.",
+        Convergence.LOST: "Look at the loss near the result.",
+    }
+    if not history.converged:
+        warnings.warn(f"fit ended, but {history.verdict}. {remedies[history.converged]}", FitWarning, stacklevel=3)
+
+
+def _falling(history: History) -> str:
+    """Without a Fisher metric: whether the objective of the last fifth is below that of the fifth before, noise considered."""
+    count = len(history.objective) // 5
+    if count < 4 or history.stopped.startswith("converged"):
+        return ""
+    recent = torch.tensor(history.objective[-count:], dtype=torch.float64)
+    before = torch.tensor(history.objective[-2 * count : -count], dtype=torch.float64)
+    fall, error = float(before.mean() - recent.mean()), float(((before.var() + recent.var()) / count).sqrt())
+    return f"the objective fell by {fall:.3g} ± {error:.2g} in the last fifth of the steps" if fall > 4 * error else ""
