@@ -6,7 +6,6 @@ included. It refers to the module for its architecture, and never changes it but
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,16 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from . import bases as _bases
-from . import groups as _groups
-from .atomic_write import atomic_write
 from .bases import Base
 from .groups import LieGroup
 from .install import Alias
+from .posterior_file import Contents, read, write
 from .prediction import Classes, ClassPrediction, RegressionPrediction, Values, exchange_for, input_batches
 from .rule import Family
-
-FORMAT = "liebayes posterior 1"
 
 
 class Posterior:
@@ -198,32 +193,11 @@ class Posterior:
     # Files.
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the posterior as safetensors, with a readable header; needs the package `safetensors`.
+        """Writes the posterior as safetensors, with a readable header and a checksum; needs the package `safetensors`.
 
-        The file appears whole or not at all.
+        The file appears whole or not at all, and the same posterior gives the same bytes.
         """
-        _require_safetensors()
-        from safetensors.torch import save_file
-
-        from . import __version__
-
-        tensors: dict[str, Tensor] = {}
-        header: dict[str, Any] = {}
-        for name, family in self.families.items():
-            header[name] = {"group": repr(family.group), "base": repr(family.base)}
-            for field, block in zip(family.element._fields, family.element, strict=True):
-                tensors[f"element/{field}/{name}"] = block.contiguous()
-        tensors |= {f"fixed/{name}": value.contiguous() for name, value in self.fixed.items()}
-        tensors |= {f"buffer/{name}": value.contiguous() for name, value in self.buffers.items()}
-        metadata = {
-            "format": FORMAT,
-            "liebayes": __version__,
-            "torch": torch.__version__,
-            "temperature": repr(float(self.temperature)),
-            "families": json.dumps(header, indent=1),
-        }
-        with atomic_write(Path(path)) as partial:
-            save_file({key: value.clone() for key, value in tensors.items()}, partial, metadata=metadata)
+        write(Path(path), Contents(self.families, self.fixed, self.buffers, self.temperature))
 
     @classmethod
     def load(
@@ -234,60 +208,13 @@ class Posterior:
         groups: Iterable[LieGroup[Any]] = (),
         bases: Iterable[Base] = (),
     ) -> Posterior:
-        """Reads a posterior for a module of the same architecture. Groups and bases of the user's own are passed along."""
-        _require_safetensors()
-        from safetensors import SafetensorError, safe_open
+        """Reads a posterior for a module of the same architecture. Groups and bases of the user's own are passed along.
 
-        if os.path.isdir(path):
-            raise IsADirectoryError(f"{path} is a directory. Give the file that save() has written.")
-        known_groups = {repr(group): group for group in [*_library_groups(), *groups]}
-        known_bases = {repr(base): base for base in bases}
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a whole safetensors file: {error}.") from error
-        if metadata.get("format") != FORMAT:
-            raise ValueError(f"{path} is not a posterior of liebayes: its format is {metadata.get('format')!r}.")
-        header = json.loads(metadata["families"])
-        expected = dict(unwrap(model).named_parameters())
-        families: dict[str, Family[Any]] = {}
-        for name, entry in header.items():
-            if name not in expected:
-                raise ValueError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
-            group = known_groups.get(entry["group"])
-            if group is None:
-                raise ValueError(
-                    f"{path} uses the group {entry['group']}. Pass it: Posterior.load(path, model, groups=[...])."
-                )
-            base = known_bases.get(entry["base"]) or _library_base(entry["base"])
-            if base is None:
-                raise ValueError(f"{path} uses the base {entry['base']}. Pass it: Posterior.load(path, model, bases=[...]).")
-            kind: Any = type(group.at(torch.ones(1)))
-            device = expected[name].device
-            element = kind(**{field: tensors[f"element/{field}/{name}"].to(device) for field in kind._fields})
-            family = Family(group, base, element)
-            if family.event_shape != expected[name].shape:
-                raise ValueError(
-                    f"{path} has the shape {tuple(family.event_shape)} for the parameter {name}, but the model has "
-                    f"{tuple(expected[name].shape)}."
-                )
-            families[name] = family
-        posterior = cls(model, families, temperature=float(metadata["temperature"]))
-        for kind_name, store in (("fixed", posterior.fixed), ("buffer", posterior.buffers)):
-            stored = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{kind_name}/")}
-            for name in sorted({*store, *stored}):
-                there, here = (
-                    f"has the shape {tuple(values[name].shape)}" if name in values else "is missing"
-                    for values in (stored, store)
-                )
-                if there != here:
-                    raise ValueError(
-                        f"{path} was saved from another architecture: {name} ({kind_name}) {there} there, and {here} in the "
-                        "model."
-                    )
-                store[name] = stored[name].to(store[name])
+        Nothing in the file is executed. A file that is damaged, or does not fit the module, is refused.
+        """
+        contents = read(Path(path), unwrap(model), groups, bases)
+        posterior = cls(model, contents.families, temperature=contents.temperature)
+        posterior.fixed, posterior.buffers = dict(contents.fixed), dict(contents.buffers)
         return posterior
 
     def __repr__(self) -> str:
@@ -314,13 +241,6 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _whole(t: Tensor) -> Tensor:
     return t.full_tensor() if hasattr(t, "full_tensor") else t  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _require_safetensors() -> None:
-    try:
-        import safetensors  # noqa: F401
-    except ImportError as error:
-        raise ImportError("Files of posteriors need safetensors: pip install 'liebayes[files]'") from error
 
 
 def _refuse_sharded(model: nn.Module) -> None:
@@ -351,26 +271,3 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def _library_groups() -> list[LieGroup[Any]]:
-    return [
-        _groups.Additive(),
-        _groups.Multiplicative(),
-        _groups.DiagonalAffine(),
-        _groups.Affine(),
-        _groups.TriangularAffine(),
-    ]
-
-
-def _library_base(text: str) -> Base | None:
-    """A base of the library from its text, such as `Laplace(scale=0.005)`: numbers only, nothing is evaluated."""
-    name, _, rest = text.partition("(")
-    kind = getattr(_bases, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Base) and rest.endswith(")")):
-        return None
-    try:
-        arguments = dict(part.split("=") for part in rest[:-1].split(", ") if part)
-        return kind(**{key: float(value) for key, value in arguments.items()})
-    except (TypeError, ValueError):
-        return None
