@@ -2,8 +2,8 @@
 
     python examples/demo.py
 
-Trains on the digits that come with scikit-learn, with SGD and with the additive, affine and multiplicative groups, each with
-its default settings, as `liebayes train --rule ...` would. Ends in a table and a page with pictures in demo-output/.
+Trains on the digits of scikit-learn with SGD and with the additive, affine and multiplicative groups, each with its default
+settings, like `liebayes train --rule ...`. Prints a table and writes a page with pictures into demo-output/.
 """
 
 from __future__ import annotations
@@ -27,39 +27,33 @@ OUTPUT = Path("demo-output")
 RULES = {
     "sgd": "one network, no posterior",
     "additive": "moves a base of fixed width",
-    "affine": "learns a place for every weight, and slowly a width",
+    "affine": "learns a location for every weight, and slowly a width",
     "multiplicative": "scales positive magnitudes; a weight is the difference of two",
 }
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
-    """The predictive marginal of each rule beside its point estimate."""
+    """The predictive marginal and the point estimate of each rule."""
     found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     found.add_column("rule")
     for name in ("marginal\naccuracy", "\nNLL", "\nECE", "point\naccuracy", "\nNLL", "\nECE", "training\ntime"):
         found.add_column(name, justify="right")
     for rule, last in results.items():
-        cells = [
-            text
-            for kind in ("test", "point")
-            for text in (
-                f"{100 * last[f'{kind}_accuracy']:.2f} %",
-                f"{last[f'{kind}_nll']:.4f}",
-                f"{last[f'{kind}_ece']:.4f}",
-            )
-        ]
+        cells: list[str] = []
+        for kind in ("test", "point"):
+            cells += [f"{100 * last[f'{kind}_accuracy']:.2f} %", f"{last[f'{kind}_nll']:.4f}", f"{last[f'{kind}_ece']:.4f}"]
         found.add_row(rule, *cells, f"{last['seconds']:.0f} s")
     return found
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # tensors this small are not worth a second one
+    torch.set_num_threads(1)  # tensors this small do not benefit from a second thread
     began = time.perf_counter()
     console = Console(file=sys.stdout)
     console.print("[bold]liebayes[/]: choose a group and a base, and that is a learning rule.")
     console.print(f"{data.load('digits')!r}\n")
     runs = OUTPUT / "digits"
-    shutil.rmtree(runs, ignore_errors=True)  # of the last demonstration
+    shutil.rmtree(runs, ignore_errors=True)  # from an earlier demo
     runs.mkdir(parents=True)
     results: dict[str, dict[str, Any]] = {}
     for rule, what in RULES.items():
@@ -69,7 +63,7 @@ def main() -> None:
         console.print(f"  [bold]{rule:15}[/] {what}: {100 * results[rule]['test_accuracy']:.2f} % right")
     console.print()
     console.print(table(results))
-    console.print("Test data. Marginal: probabilities averaged over 32 draws of the weights; point: one network.")
+    console.print("On test data. Marginal: probabilities averaged over 32 samples of the weights; point: one network.")
     with console.status("drawing"):
         report = write_report([runs / rule for rule in RULES], OUTPUT / "report.html")
     console.print(f"\nIn {time.perf_counter() - began:.0f} seconds. Curves, calibration, weights and features side by side:")

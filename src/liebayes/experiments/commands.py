@@ -63,17 +63,13 @@ def run(words: Sequence[str]) -> int:
 def _overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {summary_of(function).splitlines()[0]}" for name, function in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: liebayes COMMAND [OPTIONS]",
-            "",
-            "The Lie-group Bayesian learning rule: train a posterior over the weights of a network, and use it.",
-            "",
-            *lines,
-            "",
-            "liebayes COMMAND --help lists the options of a command. --debug shows the traceback of an error.",
-        ]
-    )
+    return "\n".join([_USAGE, "", *lines, "", _FOOTER])
+
+
+_USAGE = """usage: liebayes COMMAND [OPTIONS]
+
+The Lie-group Bayesian learning rule: train a posterior over the weights of a network, and use it."""
+_FOOTER = "liebayes COMMAND --help lists the options of a command. --debug shows the traceback of an error."
 
 
 @command

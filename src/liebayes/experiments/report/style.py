@@ -41,42 +41,22 @@ OUTSIDE = "#7a7d84"
 WRONG = "#c23b22"
 
 _DEFAULTS: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "axes.labelcolor": MUTED,
-    "axes.titlelocation": "left",
-    "axes.titlecolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.facecolor": "none",
-    "axes.unicode_minus": True,
-    "figure.facecolor": "none",
-    "figure.constrained_layout.use": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.handlelength": 1.5,
-    "lines.linewidth": 1.6,
-    "text.color": INK,
+    "font.family": "DejaVu Sans", "font.size": 9, "text.color": INK, "lines.linewidth": 1.6, "figure.facecolor": "none",
+    "figure.constrained_layout.use": True, "axes.facecolor": "none", "axes.edgecolor": MUTED, "axes.linewidth": 0.6,
+    "axes.titlesize": 9, "axes.titlelocation": "left", "axes.titlecolor": INK, "axes.labelsize": 9, "axes.labelcolor": MUTED,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.unicode_minus": True,
+    "legend.frameon": False, "legend.fontsize": 8.5, "legend.handlelength": 1.5,
+    **{
+        f"{axis}tick.{name}": value
+        for axis in "xy"
+        for name, value in {
+            "color": MUTED, "labelsize": 8.5, "major.width": 0.6, "minor.width": 0.4, "major.size": 3, "minor.size": 1.8,
+        }.items()
+    },
     "text.parse_math": False,  # show the names of runs and classes literally
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
-    "xtick.minor.size": 1.8,
-    "ytick.minor.size": 1.8,
     "svg.fonttype": "none",  # text stays text: smaller files, in the fonts of the page
     "svg.hashsalt": "liebayes",  # the same picture is the same file
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
