@@ -1,6 +1,6 @@
-"""Writes the tables of README.md, docs/speed.md and results/ from the stored results.
+"""Writes the tables of README.md, docs/ and results/ from the stored results.
 
-python benchmarks/readme_tables.py          # rewrites what stands between <!-- table NAME --> and <!-- end -->
+python benchmarks/readme_tables.py          # rewrites what is between <!-- table NAME --> and <!-- end -->
 """
 
 from __future__ import annotations
@@ -15,9 +15,47 @@ from speed.report import markdown, parts_markdown
 
 from liebayes.experiments.reproduce import RECIPES
 from liebayes.experiments.reproduce.result import read_all
-from liebayes.experiments.reproduce.table import summary, write_tables
+from liebayes.experiments.reproduce.rows import rows
+from liebayes.experiments.reproduce.table import grid, line, summary, write_tables
 
 ROOT = Path(__file__).parents[1]
+
+README_ROWS = {
+    "table1": [
+        ("mnist-mlp", "additive", "published", 20, 4),
+        ("mnist-mlp", "multiplicative", "published", 20, 4),
+        ("mnist-mlp", "multiplicative Adaptive", "ours", 20, 2),
+        ("mnist-mlp", "multiplicative Adaptive tuned", "ours", 20, 4),
+        ("mnist-mlp", "SGD", "ours", 20, 1),
+    ],
+    "table2": [
+        ("cifar10-resnet20", "affine Gaussian", "paper", 8, 1),
+        ("cifar10-resnet20", "affine Laplace", "paper", 8, 1),
+        ("cifar10-resnet20", "SGD", "paper", 8, 1),
+        ("cifar10-resnet20", "iVON", "paper", 8, 1),
+    ],
+}
+"""The rows of the README: experiment, method, whose settings, epochs and Monte Carlo samples."""
+
+
+def readme() -> str:
+    """A few rows of tables 1 and 2, each of several seeds."""
+    lines = []
+    for name, chosen in README_ROWS.items():
+        recipe, results = RECIPES[name], read_all(ROOT / "results", name)
+        found = {
+            (experiment.name, row.method, row.source, row.epochs, row.mc_samples): (experiment.title, row)
+            for experiment in recipe.experiments
+            for row in rows(recipe, experiment, "desktop", results)
+            if row.results
+        }
+        for key in chosen:
+            if key not in found:
+                raise SystemExit(f"results/{name} has no result for {key}, a row of the README. Change README_ROWS.")
+            title, row = found[key]
+            method, source, epochs, _, seeds, accuracy, nll, ece, printed = line(row)[:9]
+            lines.append((title, f"{method} ({source})", epochs, seeds, accuracy, nll, ece, printed))
+    return grid(("", "rule (settings)", "epochs", "seeds", "accuracy %", "NLL", "ECE", "paper's accuracy %"), lines)
 
 
 def optimizers() -> str:
@@ -47,15 +85,12 @@ def speed_picture() -> str:
     return "![Cost with parameters, samples and ranks](speed.png)" if drawn else "Not measured yet."
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "optimizers": optimizers,
-    "table1": lambda: paper_table("table1"),
-    "table2": lambda: paper_table("table2"),
-}
-"""Those of README.md."""
+Tables = Mapping[str, Callable[[], str]]
 
-PAGES = {
-    "README.md": TABLES,
+PAGES: dict[str, Tables] = {
+    "README.md": {"readme": readme},
+    "docs/optimizers.md": {"optimizers": optimizers},
+    "docs/results.md": {"table1": lambda: paper_table("table1"), "table2": lambda: paper_table("table2")},
     "docs/speed.md": {
         "speed": speed,
         "speed-parts": lambda: speed("speed_parts.json", parts_markdown),
@@ -64,8 +99,8 @@ PAGES = {
 }
 
 
-def with_tables(text: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
-    """The page with every table made anew."""
+def with_tables(text: str, tables: Tables) -> str:
+    """The page with its tables written again."""
     for name, make in tables.items():
         pattern = rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)"
         text, count = re.subn(pattern, lambda m, make=make: m[1] + make() + m[2], text, flags=re.DOTALL)
