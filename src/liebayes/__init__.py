@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from . import baselines, bases, data, groups, metrics, nn, optim, rule
-from .optim import AdditiveBLR, AffineBLR, LieGroupBLR, MultiplicativeBLR
+from .optim import AdditiveBLR, AffineBLR, KroneckerBLR, LieGroupBLR, MultiplicativeBLR
 from .posterior import Posterior
 from .rule import Absorbed, Adaptive, Family, Fisher, JointFamily, ProductFamily
 from .variational import Fit, FitError, FitWarning, fit
@@ -19,6 +19,7 @@ __all__ = [
     "FitError",
     "FitWarning",
     "JointFamily",
+    "KroneckerBLR",
     "LieGroupBLR",
     "MultiplicativeBLR",
     "Posterior",

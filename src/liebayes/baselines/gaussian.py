@@ -33,7 +33,8 @@ from ..optim.settings import Common, is_number
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_OF_OTHER_RULES = frozenset(("group", "base", "metric", "temperature", "scale_lr", "max_step", "initial_scale"))
+_OF_OTHER_RULES = {"group", "base", "metric", "temperature", "scale_lr", "max_step", "initial_scale"}
+_OF_OTHER_RULES |= {"curvature", "width_rate", "start_width"}
 
 LARGEST = 1e18
 """A bound on the relative growth of a in one step, whose square float32 can hold."""

@@ -115,6 +115,9 @@ class DiagonalAffine(LieGroup[ScaleShift]):
         determinant = c_X * c_y - B * B
         return ScaleShift((c_y * U - B * V) / determinant, (c_X * V - B * U) / determinant)
 
+    def average_precision(self, g: ScaleShift, curvature: ScaleShift, rate: float) -> ScaleShift:
+        return ScaleShift(g.log_scale - 0.5 * torch.log1p(rate * (curvature.log_scale - 1)), g.shift)
+
     def log_scale_and_shift(self, g: ScaleShift) -> tuple[Tensor, Tensor]:
         """The element as log A and b of θ = Aε + b."""
         return g.log_scale, g.shift

@@ -94,6 +94,18 @@ class Factor(NamedTuple):
         F = self.lower.tril(-1) * scale_of(X.log_diagonal).unsqueeze(-2) + torch.diag_embed(scale_of(log_diagonal))
         return Factor(log_diagonal, saturated((F + F @ X.lower.tril(-1)).tril(-1)))
 
+    def average_precision(self, S: Factor, rate: float) -> Factor:
+        """F·J⁻¹ with J lower triangular and JᵀJ = (1 − rate)·1 + rate·S, of which S is given as a covector: its lower part."""
+        if not self.triangular:
+            return Factor(self.log_diagonal - 0.5 * torch.log1p(rate * (S.log_diagonal - 1)), self.lower)
+        below = rate * S.lower.tril(-1)
+        M = wide(below + below.mT + torch.diag_embed(1 + rate * (S.log_diagonal - 1)))
+        # JᵀJ is a Cholesky factorisation from the last row on: that of the matrix with both orders reversed.
+        J = torch.linalg.cholesky(M.flip(-2, -1)).flip(-2, -1).mT
+        moved = torch.linalg.solve_triangular(J, wide(self.matrix), upper=False, left=False).to(self.lower.dtype)
+        diagonal = J.diagonal(dim1=-2, dim2=-1).log().to(self.log_diagonal.dtype)
+        return Factor(self.log_diagonal - diagonal, saturated(moved.tril(-1)))
+
     def adjoint(self, X: Factor) -> Factor:
         """F·X·F⁻¹ for X of the algebra: a triangular factor leaves the diagonal as it is."""
         if not self.triangular:

@@ -234,6 +234,28 @@ class Kronecker(LieGroup[KroneckerShift]):
         rows, columns = (norms.square().sum(-1) * variance for norms in (g.left.row_norms(m), g.right.row_norms(n)))
         return _covector(g.left.gram(columns), g.right.gram(rows), torch.zeros_like(g.shift))
 
+    def average_precision(self, g: KroneckerShift, curvature: KroneckerShift, rate: float) -> KroneckerShift:
+        """Both factors, each by its own S: that of a row is a mean over columns, and one of a column over rows.
+
+        The common size of both is in the left one; the right one has mean 1 on its diagonal, and then determinant 1 again.
+        """
+        left, right, (m, n) = g.left, g.right, g.sides
+        S, T = curvature.left, curvature.right
+        if left.absent:
+            return KroneckerShift(*left, *right.average_precision(_scaled(T, 1 / m, 1 / m), rate), g.shift)
+        S = _scaled(S, 1 / n, 1 / n)
+        left = left.average_precision(S, rate)
+        if not right.absent:
+            size = S.log_diagonal.mean(-1, keepdim=True)  # what the gauge has taken from T: both have one trace
+            T = Factor(T.log_diagonal / (m * size) + 1, T.lower / (m * size.unsqueeze(-1)))
+            right = right.average_precision(T, rate)
+            excess = right.log_diagonal.mean(-1, keepdim=True)
+            scale = torch.exp(-excess).unsqueeze(-1)
+            right = Factor(right.log_diagonal - excess, right.lower * scale if right.triangular else right.lower)
+            lower = left.lower / scale if left.triangular else left.lower
+            left = Factor(left.log_diagonal + excess, lower)
+        return KroneckerShift(*left, *right, g.shift)
+
     def covariance(self, g: KroneckerShift, variance: float) -> Tensor:
         if len(g.shift.shape) > 1:
             raise ValueError(

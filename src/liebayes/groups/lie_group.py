@@ -190,6 +190,17 @@ class LieGroup(ABC, Generic[E]):
 
         return grad(half)(self.zero(g))
 
+    def average_precision(self, g: E, curvature: E, rate: float) -> E:
+        """g with the precision (1 − rate)·1 + rate·S in its own coordinates; the shift stays.
+
+        S is the symmetric matrix with `curvature` as its lower part, a covector of the linear part in units of the entropy's:
+        S = 1 leaves g as it is. To first order this is a step of length `rate` along the natural gradient on a Normal base; it
+        is in the group for every positive S, however large, and needs no bound.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no average of precisions. Use DiagonalAffine, TriangularAffine or Kronecker."
+        )
+
     def covariance(self, g: E, variance: float) -> Tensor:
         """Cov(g·ε) as a matrix over the last dimension of θ."""
         each = self.variance(g, variance)

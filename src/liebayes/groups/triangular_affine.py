@@ -146,6 +146,12 @@ class TriangularAffine(LieGroup[TriangularShift]):
         lower = ((lower - mean * V.unsqueeze(-1)) / a).tril(-1)
         return TriangularShift(x, lower, y - mean * (x + lower.sum(-1)))
 
+    def average_precision(self, g: TriangularShift, curvature: TriangularShift, rate: float) -> TriangularShift:
+        from .factor import Factor
+
+        moved = Factor(g.log_diagonal, g.lower).average_precision(Factor(curvature.log_diagonal, curvature.lower), rate)
+        return TriangularShift(*moved, g.shift)
+
     def variance(self, g: TriangularShift, variance: float) -> Tensor:
         return g.matrix.square().sum(-1) * variance
 

@@ -2,12 +2,13 @@
 
 from .distributed import gathered, local_gradients
 from .optimizer import LieGroupBLR
-from .presets import AdditiveBLR, AffineBLR, MultiplicativeBLR, default_base
+from .presets import AdditiveBLR, AffineBLR, KroneckerBLR, MultiplicativeBLR, default_base
 from .sampling import NonFiniteError
 
 __all__ = [
     "AdditiveBLR",
     "AffineBLR",
+    "KroneckerBLR",
     "LieGroupBLR",
     "MultiplicativeBLR",
     "NonFiniteError",

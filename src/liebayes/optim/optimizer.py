@@ -18,9 +18,9 @@ from ..rule import Absorbed, Family, Metric
 from . import distributed
 from .noise import Source, choose_source
 from .protocol import Phase
-from .rule import LieGroupRule
+from .rule import GaussNewtonRule, LieGroupRule, Rule
 from .sampling import SamplingOptimizer
-from .settings import OBJECTS, Prior, named, own_precision, prepare, whole_number, with_own_objects, written
+from .settings import OBJECTS, Curvature, Prior, named, own_precision, prepare, whole_number, with_own_objects, written
 from .store import family_of, fit_state
 
 
@@ -48,6 +48,12 @@ class LieGroupBLR(SamplingOptimizer):
         metric: `Absorbed()`, `Fisher()` or `Adaptive()`.
         max_step: the bound on one step in the algebra.
         initial_scale: a factor on the base: the width the posterior starts with.
+        curvature: where the covector of scales comes from: "samples" (Alg. 3), or "gauss-newton", squares of gradients at the
+            level of the exact covector (docs/curvature.md), which learns widths some hundred times faster. With
+            "gauss-newton" a step of the shift has the length of `lr` times the size its tensor started with, whatever N, the
+            base and the widths are; `scale_lr`, `scale_momentum`, `metric` and `max_step` have no part in it.
+        width_rate: with "gauss-newton", the share of a new step in the widths; they are learned in some 1/`width_rate` steps.
+        start_width: with "gauss-newton", the width at the start relative to the size of each tensor; None: the base's own.
         seed: fixes all noise.
         noise: where noise comes from: "xoshiro" (the native kernel, fastest), "philox" (the same with and without the
             kernel, to rounding) or "torch"; the fastest there is by default.
@@ -85,6 +91,9 @@ class LieGroupBLR(SamplingOptimizer):
         metric: Metric | None = None,
         max_step: float | None = None,
         initial_scale: float = 1.0,
+        curvature: Curvature = "samples",
+        width_rate: float = 0.005,
+        start_width: float | None = None,
         seed: int = 0,
         noise: Source | None = None,
         maximize: bool = False,
@@ -118,12 +127,22 @@ class LieGroupBLR(SamplingOptimizer):
                 "metric": Absorbed() if metric is None else metric,
                 "max_step": max_step,
                 "initial_scale": initial_scale,
+                "curvature": curvature,
+                "width_rate": width_rate,
+                "start_width": start_width,
                 "maximize": maximize,
                 "group": group,
                 "base": base,
             },
         )
         self.noise: Source = choose_source(noise, on_cpu=all(p.is_cpu for p in self._trained()))
+
+    def rule_for(self, settings: dict[str, Any]) -> Rule:
+        return self._gauss_newton if settings["curvature"] == "gauss-newton" else self.rule
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._gauss_newton = GaussNewtonRule()
 
     _own_defaults: Mapping[str, Any] = {}
     """Options of parameter groups that a rule has beside those of this class."""
@@ -169,7 +188,7 @@ class LieGroupBLR(SamplingOptimizer):
                 found = state_dict["state"].get(number)
                 if found:
                     states[p] = {key: own_precision(value, p) for key, value in found.items()}
-                    fit_state(name, p, states[p], settings, self.rule)
+                    fit_state(name, p, states[p], settings, self.rule_for(settings))
         super().load_state_dict({"state": state_dict["state"], "param_groups": restored})
         for settings, own_objects in zip(self.param_groups, restored, strict=True):
             settings |= {key: own_objects[key] for key in OBJECTS}  # of which torch makes copies
@@ -187,6 +206,8 @@ class LieGroupBLR(SamplingOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        for settings in self.param_groups:
+            settings.setdefault("curvature", "samples")  # what version 0.1.0 had
         self.noise = choose_source(self.noise)
         self.process_group = None
         self._clear()
@@ -205,9 +226,9 @@ class LieGroupBLR(SamplingOptimizer):
                     if p.requires_grad:
                         state = dict(self.state[p])
                         if state:
-                            fit_state(name, p, state, settings, self.rule)
+                            fit_state(name, p, state, settings, self.rule_for(settings))
                         else:
-                            state = self.rule.start(p, settings)
+                            state = self.rule_for(settings).start(p, settings)
                         found[p] = family_of(p, state, settings)
         return found
 

@@ -1,4 +1,4 @@
-"""The three algorithms of the paper (Alg. 1–3), with defaults that work out of the box.
+"""The three algorithms of the paper (Alg. 1–3), with defaults that work out of the box, and one for matrices.
 
 The defaults were chosen by stratified 5-fold cross-validation on the digits of scikit-learn: `benchmarks/optimizers.py`, with
 its last results in `results/optimizers.json`. `common` are the options of `LieGroupBLR` that have the same defaults in all of
@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..bases import Base, Normal, Rayleigh
-from ..groups import Additive, DiagonalAffine, Multiplicative
+from ..groups import Additive, DiagonalAffine, Kronecker, Multiplicative
 from ..rule import Absorbed, Adaptive, Metric
 from .optimizer import LieGroupBLR
-from .settings import Common, Prior, require_data_size
+from .settings import Common, Prior, named_tensors, require_data_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -190,3 +190,87 @@ class AffineBLR(LieGroupBLR):
             initial_scale=initial_scale,
             **common,
         )
+
+
+class KroneckerBLR(LieGroupBLR):
+    """Correlated widths for matrices: W = LER^T + M on the Kronecker group, its factors from squares of gradients.
+
+    L and R learn which combinations of outputs and of inputs the data determine, and both the posterior and the steps use
+    them: M moves along LLᵀ·∇ℓ·RRᵀ, so training is that of a second-order method. Convolutions are matrices of outputs by
+    inputs; vectors and scalars (biases, norms) have a width for every number, which is a parameter group of its own beside
+    that of the matrices. The defaults:
+
+    - `lr=0.2`: a step is a fifth of the size (root mean square) a matrix started with, so that networks, N and prior do not
+      matter; schedule it to zero. Vectors take the size of the matrices of their group.
+    - `prior=None`: N(0, 1). With a prior that is given, `temperature=None` is 1, the posterior itself; with the one by default
+      it is 0.01, a cold posterior: at 1 the widths of deep networks cost more than they give.
+    - `width_rate=0.005`: widths are learned in some 200 steps; faster at first.
+    - `start_width=0.01`: of the size of each tensor, so that a pretrained network starts as it is.
+    - `max_side=600`: a longer side has a diagonal factor.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 2)
+    >>> optimizer = KroneckerBLR(model.parameters(), data_size=100)
+    >>> with optimizer.sampled():
+    ...     model(torch.ones(8, 3)).square().mean().backward()
+    >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.2,
+        *,
+        data_size: int,
+        base: Base = Normal(),
+        temperature: float | None = None,
+        momentum: float = 0.9,
+        mc_samples: int = 1,
+        prior: Prior | None = None,
+        width_rate: float = 0.005,
+        start_width: float | None = 0.01,
+        max_side: int = 600,
+        **common: Unpack[Common],
+    ) -> None:
+        self.max_side = max_side
+        if temperature is None:
+            temperature = COLD if prior is None else 1.0
+        super().__init__(
+            params,
+            Kronecker(max_side=max_side),
+            base,
+            lr,
+            data_size=data_size,
+            temperature=temperature,
+            momentum=momentum,
+            mc_samples=mc_samples,
+            prior=1.0 if prior is None else prior,
+            curvature="gauss-newton",
+            width_rate=width_rate,
+            start_width=start_width,
+            **common,
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, matrices and the others as two groups; with a `group` of their own they stay together."""
+        pairs = named_tensors(param_group["params"])
+        vectors = [pair for pair in pairs if pair[1].ndim < 2]
+        if "group" in param_group or not vectors or len(vectors) == len(pairs):
+            alone = {} if "group" in param_group or not vectors else {"group": DiagonalAffine()}
+            return super().add_param_group({**param_group, **alone})
+        count = len(self.param_groups)
+        matrices = [pair for pair in pairs if pair[1].ndim > 1]
+        plain = all(name is None for name, _ in pairs)
+        own = [[p for _, p in part] if plain else part for part in (matrices, vectors)]
+        try:
+            super().add_param_group({**param_group, "params": own[0]})
+            size = self.param_groups[-1]["typical_size"]
+            super().add_param_group({**param_group, "params": own[1], "group": DiagonalAffine()})
+            self.param_groups[-1]["typical_size"] = size
+        except Exception:
+            del self.param_groups[count:]
+            raise
+
+
+COLD = 0.01
+"""The temperature where neither prior nor temperature is given."""

@@ -7,6 +7,7 @@ own and share everything else. A rule reads tensors and returns tensors; a store
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..bases import Base
-from ..groups import LieGroup, LogScale
+from ..groups import LieGroup, LogScale, map_blocks
 from ..rule import Adaptive, Form, SecondMoment, State, differential, update
+from ..rule.curvature import Level, ratio
 from .buckets import Bucket
 
 Settings = dict[str, Any]
@@ -34,6 +36,8 @@ class Elements(NamedTuple):
     state: dict[str, Tensor]
     steps: int
     """How many steps these parameters have taken."""
+    numbers: ParameterState
+    """What the first parameter's state has beside tensors."""
 
 
 class Moved(NamedTuple):
@@ -52,8 +56,11 @@ class Rule(ABC):
     in_kernel: ClassVar[bool] = False
     """Whether the native kernel has these formulas."""
 
+    whole_tensors: ClassVar[bool] = False
+    """Whether a bucket must be one parameter in its own shape, also under an elementwise group."""
+
     prior_in_covector: ClassVar[bool] = True
-    """Whether the gradient that `covector` gets has the prior's ∇R/N in it."""
+    """Whether the gradient that `covector` gets has δθ/N of a prior's precision in it; it always has ∇R/N of a function."""
 
     def observing(self, parameters: list[Tensor], *, again: bool) -> AbstractContextManager[None]:
         """A block around forward passes, for rules that need more of them than the gradient; `again`: with the last sample."""
@@ -64,6 +71,9 @@ class Rule(ABC):
 
     def forget_observations(self) -> None:  # noqa: B027
         """Called by zero_grad."""
+
+    def begin_step(self, states: list[ParameterState], samples: int) -> None:  # noqa: B027
+        """Called before parameters advance, with the states of all that share the rule."""
 
     @abstractmethod
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
@@ -137,6 +147,98 @@ class LieGroupRule(Rule):
         return self._forms[key]
 
 
+class GaussNewtonRule(Rule):
+    """Scales learned from squares of gradients, at the level of the exact covector (docs/curvature.md), for affine actions.
+
+    With w = Aᵀ(∇ℓ + δ/N·E[θ]), the gradient in the coordinates of ε, and c the level of `rule.curvature`, the precision in
+    these coordinates, in units of the entropy, is S = (N/τ)·c·Var(ε)·wwᵀ + (δ/τ)·Var(ε)·AᵀA, of which a group takes its own
+    part, and g moves to (1 − ρ)·1 + ρS (`LieGroup.average_precision`). Fixed points are those of Alg. 3.
+
+    The shift moves along A·M, the momentum M of w mapped back: a natural gradient. Its length is `lr` times the size the
+    tensor started with, whatever A, N and the base are. (At the mean, the prior's part of w does not depend on the sample,
+    so it does not disturb the level; and near the optimum it is what makes w vanish in the mean.)
+    """
+
+    whole_tensors = True
+    prior_in_covector = False
+
+    FADING = 0.02
+    """The share of a new step in the running means of the traces."""
+    FASTEST, WARM_UP = 0.3, 5.0
+    """Widths are learned faster at first: by a rate of min(FASTEST, WARM_UP/(10 + steps)) at least."""
+
+    def start(self, p: Tensor, settings: Settings) -> ParameterState:
+        point = p.detach().to(working_dtype(p))
+        size = starting_size(point, settings)
+        width = 1.0 if settings["start_width"] is None else settings["start_width"] * size
+        layout = layout_for(settings["group"], settings["base"], p.dtype)
+        return {
+            **layout.start(point, width),
+            "momentum_shift": torch.zeros_like(point),
+            "traces": point.new_zeros(2),
+            "level": point.new_ones(()),
+            "size": size,
+            "steps": 0,
+        }
+
+    def begin_step(self, states: list[ParameterState], samples: int) -> None:
+        """The level of every tensor, from the traces of all up to the step before."""
+        known = [state for state in states if state["steps"] > 0]
+        if known:
+            device = known[0]["traces"].device
+            exact, squares = torch.stack([state["traces"].to(device, torch.float32) for state in known]).unbind(-1)
+            draws = samples * min(max(state["steps"] for state in known), 2 / self.FADING)
+            for state, level in zip(known, ratio(Level(exact, squares, 1.0, 1 / draws)), strict=True):
+                state["level"].copy_(level)
+
+    def covector(
+        self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
+    ) -> list[Tensor]:
+        """The blocks of the covector without its level, and the two traces of the level."""
+        group, base, g = settings["group"], settings["base"], elements.element
+        mean, transpose = group.act_with_transpose(g, torch.full_like(theta, base.mean))
+        if not callable(settings["prior"]):
+            gradient = gradient.add(mean, alpha=settings["prior"] / settings["data_size"])
+        whitened = transpose(gradient)
+        blocks = group.pullback_at_identity(g, base.variance * whitened, whitened)
+        exact = torch.linalg.vecdot((theta - mean).flatten(), gradient.flatten())
+        squares = base.variance * torch.linalg.vecdot(whitened.flatten(), whitened.flatten())
+        return [*blocks, torch.stack([exact, squares])]
+
+    def advance(self, elements: Elements, covector: list[Tensor], settings: Settings) -> Moved:
+        group, base, g, state = settings["group"], settings["base"], elements.element, elements.state
+        *blocks, traces = covector
+        xi = type(g)(*blocks)
+        whitened = getattr(xi, group.shift_block)
+        momentum = torch.lerp(whitened, state["momentum_shift"], settings["momentum"])
+        shift = getattr(g, group.shift_block)
+        direction = group.act(g, momentum) - shift
+        size = torch.linalg.vector_norm(direction) / math.sqrt(direction.numel())
+        step = direction * (settings["lr"] * elements.numbers["size"] / size.clamp_min(torch.finfo(size.dtype).tiny))
+        moved = g if elements.steps == 0 else self._with_widths(g, xi, state["level"], elements.steps, settings)
+        if base.mean:  # widths turn about the mean
+            noise = torch.full_like(shift, base.mean)
+            shift = shift + group.act(g, noise) - group.act(moved, noise)
+        fading = max(self.FADING, 1 / (elements.steps + 1))
+        memory = {"momentum_shift": momentum, "traces": torch.lerp(state["traces"], traces, fading)}
+        return Moved(moved._replace(**{group.shift_block: shift - step}), memory, 0)
+
+    def _with_widths(self, g: Any, xi: Any, level: Tensor, steps: int, settings: Settings) -> Any:
+        group, base, N, temperature = settings["group"], settings["base"], settings["data_size"], settings["temperature"]
+        prior = 0.0 if callable(settings["prior"]) else settings["prior"]
+        spread = group.spread(g, base.variance)
+        curvature = map_blocks(lambda s, x: s * (prior / temperature) + x * (level * (N / temperature)), spread, xi)
+        rate = max(settings["width_rate"], min(self.FASTEST, self.WARM_UP / (steps + 10)))
+        return group.average_precision(g, curvature, rate)
+
+
+def starting_size(p: Tensor, settings: Settings) -> float:
+    """The root mean square of a matrix; for vectors, and for matrices of zeros, that of all matrices of the group."""
+    typical = settings["typical_size"]
+    size = float(torch.linalg.vector_norm(p)) / math.sqrt(max(p.numel(), 1))
+    return size if p.ndim > 1 and size > 1e-3 * typical else typical
+
+
 def per_block(group: LieGroup[Any], element: Any, of_shift: float, of_others: float) -> Any:
     """One number for the shift and another for every other block. A group with a single block has the shift's."""
     if len(element) == 1 or of_shift == of_others:
@@ -163,8 +265,8 @@ class Layout(ABC):
     """The place of an element. `state` maps names to tensors, all in the working precision."""
 
     @abstractmethod
-    def start(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The state of an element whose point is the parameter as it is."""
+    def start(self, parameter: Tensor, width: float = 1.0) -> dict[str, Tensor]:
+        """The state of an element whose point is the parameter as it is, and whose scale is `width`."""
 
     @abstractmethod
     def element(self, point: Tensor, state: dict[str, Tensor]) -> Any:
@@ -192,8 +294,8 @@ class ShiftLayout(Layout):
         self.shift: str = group.shift_block
         self.type: Any = type(group.at(torch.ones(1)))
 
-    def start(self, parameter: Tensor) -> dict[str, Tensor]:
-        element = self.group.at(parameter)
+    def start(self, parameter: Tensor, width: float = 1.0) -> dict[str, Tensor]:
+        element = self.group.at(parameter, width)
         blocks = dict(zip(element._fields, element, strict=True))
         blocks.pop(self.shift)
         if self.narrow:
@@ -224,7 +326,7 @@ class ScaleLayout(Layout):
         with contextlib.suppress(ValueError):  # a base without a mean
             self.mean = base.mean
 
-    def start(self, parameter: Tensor) -> dict[str, Tensor]:
+    def start(self, parameter: Tensor, width: float = 1.0) -> dict[str, Tensor]:
         return {"remainder": torch.zeros_like(parameter)}
 
     def element(self, point: Tensor, state: dict[str, Tensor]) -> LogScale:

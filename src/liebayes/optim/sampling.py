@@ -45,6 +45,10 @@ class SamplingOptimizer(Optimizer):
     """Numbers the noise: it ticks with every step, taken or skipped, and with every sample that is dropped."""
     bounded: int | Tensor
 
+    def rule_for(self, settings: dict[str, Any]) -> Rule:
+        """The formulas for a parameter group."""
+        return self.rule
+
     def _clear(self) -> None:
         """Forgets everything but settings, counters and states."""
         self.rule: Rule = self.rule_type()

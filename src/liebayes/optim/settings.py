@@ -7,7 +7,7 @@ import math
 import numbers
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from .noise import Source
 from .rule import layout_for
 
 Prior = float | Callable[[Tensor], Tensor]
+Curvature = Literal["samples", "gauss-newton"]
 
 
 class Common(TypedDict, total=False):
@@ -60,6 +61,8 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
     settings["base"] = base = base.scaled(settings.pop("initial_scale"))
     require_fit(group, base)
     settings["metric"].on(group, base, group.identity(torch.ones(2)))  # a pair without a metric is refused before any step
+    if settings["curvature"] == "gauss-newton":
+        _require_gauss_newton(settings)
     scale_lr = settings.pop("scale_lr")
     if scale_lr is not None and settings["lr"] == 0:
         raise ValueError("scale_lr is kept as a multiple of lr, so lr must not be 0 at the start. Warm up with a scheduler.")
@@ -71,10 +74,34 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
         layout_for(group, base, p.dtype)
 
 
+def _require_gauss_newton(settings: dict[str, Any]) -> None:
+    group, base = settings["group"], settings["base"]
+    if not group.affine_action or not hasattr(group.at(torch.ones(1)), group.shift_block):
+        raise ValueError(f'curvature="gauss-newton" needs a group with a shift and scales, but {group} is not. Use "samples".')
+    try:
+        group.average_precision(group.at(torch.ones(1)), group.divergence(group.at(torch.ones(1)), torch.ones(1)), 0.5)
+        finite = math.isfinite(base.variance) and base.variance > 0
+    except ValueError as error:
+        raise ValueError(f'curvature="gauss-newton" is not for {group} on {base}: {error}') from error
+    if not finite:
+        raise ValueError(f'curvature="gauss-newton" needs a base with a variance, but {base} has {base.variance}.')
+    if settings["temperature"] == 0:
+        raise ValueError('curvature="gauss-newton" needs a positive temperature: at 0 the best width is 0. Use "samples".')
+    matrices = [p for p in settings["params"] if p.ndim > 1] or settings["params"]
+    squares = sum(float(p.detach().double().square().sum()) for p in matrices)
+    settings["typical_size"] = math.sqrt(squares / max(sum(p.numel() for p in matrices), 1)) or 1.0
+
+
 def named(settings: dict[str, Any]) -> list[tuple[str, Tensor]]:
     """Parameters with a name for messages: their own where the optimizer was given named parameters."""
     names = settings.get("param_names") or [f"number {i}" for i in range(len(settings["params"]))]
     return list(zip(names, settings["params"], strict=True))
+
+
+def named_tensors(params: Any) -> list[tuple[str | None, Any]]:
+    """The parameters of a group that is being added, with their names where it was given any."""
+    listed = [params] if isinstance(params, Tensor) else list(params)
+    return [entry if isinstance(entry, tuple) else (None, entry) for entry in listed]
 
 
 def require_parameter(name: str, p: Tensor, group: LieGroup[Any]) -> None:
@@ -126,7 +153,8 @@ def with_own_objects(groups: list[dict[str, Any]], state_dict: dict[str, Any]) -
                     f"The checkpoint was written with {key} {saved[key]!r}, but this optimizer has {mine!r}. "
                     "Build the optimizer with the same settings."
                 )
-        restored.append({**saved, **{key: settings[key] for key in OBJECTS}})
+        new = {key: value for key, value in settings.items() if key not in saved}  # options that the writer did not have yet
+        restored.append({**new, **saved, **{key: settings[key] for key in OBJECTS}})
     return restored
 
 
@@ -194,6 +222,10 @@ def _require_numbers(settings: dict[str, Any]) -> None:
     require("temperature", number("temperature") and settings["temperature"] >= 0, "zero or positive")
     require("momentum", number("momentum") and 0 <= settings["momentum"] < 1, "in [0, 1)")
     require("initial_scale", number("initial_scale") and settings["initial_scale"] > 0, "positive")
+    require("curvature", settings["curvature"] in get_args(Curvature), '"samples" or "gauss-newton"')
+    require("width_rate", number("width_rate") and 0 < settings["width_rate"] <= 1, "in (0, 1]")
+    width = settings["start_width"]
+    require("start_width", width is None or (number("start_width") and width > 0), "positive, or None for the base's own")
     for name in ("scale_lr", "max_step"):
         require(name, settings[name] is None or (number(name) and settings[name] > 0), "positive, or None")
     beta = settings["scale_momentum"]

@@ -171,7 +171,8 @@ class TorchStore(Store):
         def mean(bucket: Bucket, places: list[int], elements: Elements) -> Any:
             dtype = working_dtype(bucket.parameters[0])
             blocks = zip(*(self.sums[p] for p in bucket.parameters), strict=True)
-            return type(elements.element)(*(bucket.read(list(block), dtype) / count for block in blocks))
+            means = [bucket.read(list(block), dtype) / count for block in blocks]
+            return means if self.rule.whole_tensors else type(elements.element)(*means)
 
         return self._advance([i for i, yes in enumerate(use) if yes], mean)
 
@@ -203,7 +204,8 @@ class TorchStore(Store):
         for run in runs:
             place = {id(self.parameters[i]): i for i in run}
             group = [self.parameters[i] for i in run]
-            for bucket in list(buckets(group, flat=self.settings["group"].elementwise, together=self.together)):
+            flat = self.settings["group"].elementwise and not self.rule.whole_tensors
+            for bucket in list(buckets(group, flat=flat, together=self.together)):
                 yield bucket, [place[id(p)] for p in bucket.parameters]
 
     def _elements(self, bucket: Bucket, places: list[int]) -> Elements:
@@ -213,7 +215,7 @@ class TorchStore(Store):
         state = {name: bucket.read([each[name] for each in states], dtype) for name in names}
         point = bucket.read([p.detach() for p in bucket.parameters], dtype)
         layout = layout_for(settings["group"], settings["base"], first.dtype)
-        return Elements(layout, point, layout.element(point, state), state, states[0]["steps"])
+        return Elements(layout, point, layout.element(point, state), state, states[0]["steps"], states[0])
 
     def _covector(self, bucket: Bucket, places: list[int], elements: Elements) -> Any:
         dtype, settings = working_dtype(bucket.parameters[0]), self.settings
@@ -224,11 +226,9 @@ class TorchStore(Store):
         if settings["maximize"]:
             gradient = -gradient
         prior, N = settings["prior"], settings["data_size"]
-        if not self.rule.prior_in_covector:
-            pass
-        elif callable(prior):
+        if callable(prior):
             gradient = gradient.add(bucket.read([prior_gradient(prior, sample) for sample in samples], dtype), alpha=1 / N)
-        elif prior:
+        elif prior and self.rule.prior_in_covector:
             gradient = gradient.add(theta, alpha=prior / N)
         return self.rule.covector(elements, bucket, theta, gradient, settings)
 
@@ -262,7 +262,7 @@ def prior_gradient(prior: Callable[..., Any], theta: Tensor) -> Tensor:
 
 def fit_state(name: str, p: Tensor, state: ParameterState, settings: Settings, rule: Rule) -> None:
     """Gives a parameter's state the blocks, precision and layout that the parameter needs now. Another shape is refused."""
-    elementwise = settings["group"].elementwise
+    elementwise = settings["group"].elementwise and not rule.whole_tensors
     needed = rule.start(torch.ones(1, dtype=p.dtype) if elementwise else p, settings)
     if "remainder" not in needed:  # of a narrower dtype that the parameter had: the point is what the module shows
         state.pop("remainder", None)

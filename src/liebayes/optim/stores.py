@@ -21,6 +21,7 @@ from ..install import Exchange, Keep
 from . import distributed
 from .native_store import NativeStore, in_plain_memory, kernel_has
 from .noise import Noise
+from .rule import Rule
 from .settings import named
 from .store import Store, Sums, TorchStore, all_finite, fit_state, in_layout_of
 
@@ -91,13 +92,13 @@ class Stores:
         optimizer = self._optimizer
         for settings in optimizer.param_groups:
             chosen = [p for p in settings["params"] if p in samples]
-            fast = kernel_has(settings, optimizer.rule, optimizer.noise)
+            rule = optimizer.rule_for(settings)
+            fast = kernel_has(settings, rule, optimizer.noise)
             by_kernel = [p for p in chosen if fast and in_plain_memory(p)]
             others = [p for p in chosen if not (fast and in_plain_memory(p))]
 
-            def arguments(own: list[Tensor], settings: dict[str, Any] = settings) -> tuple[Any, ...]:
-                states = [optimizer.state[p] for p in own]
-                return own, states, settings, optimizer.rule, [samples[p] for p in own], self._sums
+            def arguments(own: list[Tensor], settings: dict[str, Any] = settings, rule: Rule = rule) -> tuple[Any, ...]:
+                return own, [optimizer.state[p] for p in own], settings, rule, [samples[p] for p in own], self._sums
 
             if by_kernel:
                 yield NativeStore(*arguments(by_kernel), numbers=[self.numbers[p] for p in by_kernel])
@@ -109,9 +110,9 @@ class Stores:
         for settings in optimizer.param_groups:
             for name, p in named(settings):
                 if p.requires_grad and not optimizer.state[p]:
-                    optimizer.state[p].update(optimizer.rule.start(p, settings))
+                    optimizer.state[p].update(optimizer.rule_for(settings).start(p, settings))
                 elif p.requires_grad:
-                    fit_state(name, p, optimizer.state[p], settings, optimizer.rule)
+                    fit_state(name, p, optimizer.state[p], settings, optimizer.rule_for(settings))
 
     def _claim(self, parameters: list[Tensor]) -> None:
         """One optimizer trains a parameter at a time: another one's momenta and widths would be those of the past."""
@@ -174,6 +175,7 @@ class Stores:
 
     def advance(self) -> int | Tensor:
         """A step along the covector of the sample in the buffers. Returns how many coordinates were bounded."""
+        self._begin_step(1)
         bounded: int | Tensor = 0
         for store in self._stores:
             bounded = bounded + store.advance()
@@ -186,10 +188,15 @@ class Stores:
         if distributed.world_size(group) > 1 and not self.sharded:
             self._average_over_ranks(used, folds, group)
             count = 1
+        self._begin_step(max(folds, 1) * (1 if self.sharded else distributed.world_size(group)))
         bounded: int | Tensor = 0
         for store in self._stores:
             bounded = bounded + store.advance_by_sums([id(p) in used for p in store.parameters], count)
         return bounded
+
+    def _begin_step(self, samples: int) -> None:
+        for rule in {id(store.rule): store.rule for store in self._stores}.values():
+            rule.begin_step([state for store in self._stores if store.rule is rule for state in store.states], samples)
 
     def _average_over_ranks(self, used: set[int], folds: int, group: Any) -> None:
         if not folds:  # only other ranks have gradients; here prior and entropy count

@@ -1,0 +1,251 @@
+"""Widths learned from squares of gradients: they reach the optimum of the objective in any group, and travel."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import liebayes as lb
+from liebayes.bases import Base, Cauchy, Gumbel, Laplace, Normal, StudentT, Uniform
+from liebayes.groups import Additive, Affine, DiagonalAffine, Kronecker, LieGroup, Multiplicative, TriangularAffine
+
+GROUPS: list[LieGroup[Any]] = [DiagonalAffine(), TriangularAffine(), Kronecker(), Kronecker(right="diagonal")]
+
+
+def optimizer_for(params: Any, group: LieGroup[Any], base: Base | None = None, **settings: Any) -> lb.LieGroupBLR:
+    given = {"data_size": 100, "prior": 1.0, "curvature": "gauss-newton", "start_width": 0.01, **settings}
+    return lb.LieGroupBLR(params, group, Normal() if base is None else base, given.pop("lr", 0.2), **given)
+
+
+def train(optimizer: Any, loss: Callable[[Tensor], Tensor], epochs: int, size: int, batch: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * math.ceil(size / batch))
+    for _ in range(epochs):
+        for chosen in torch.randperm(size, generator=generator).split(batch):
+
+            def closure(chosen: Tensor = chosen) -> Tensor:
+                optimizer.zero_grad()
+                value = loss(chosen)
+                value.backward()
+                return value
+
+            optimizer.step(closure)
+            schedule.step()
+
+
+# The averaging of precisions.
+
+
+def dense(group: LieGroup[Any], g: Any) -> Tensor:
+    """The matrix A of θ = Aε + b, by its action on unit vectors."""
+    shape = group.event_shape(g)
+    zero = group.act(g, torch.zeros(shape, dtype=torch.float64))
+    units = torch.eye(shape.numel(), dtype=torch.float64).reshape(-1, *shape)
+    return torch.stack([(group.act(g, unit) - zero).flatten() for unit in units], -1)
+
+
+def random_element(group: LieGroup[Any], shape: tuple[int, ...]) -> Any:
+    generator = torch.Generator().manual_seed(3)
+    like = torch.zeros(shape, dtype=torch.float64)
+    X = group.zero(group.at(like))
+    noise = type(X)(*(0.3 * torch.randn(b.shape, generator=generator, dtype=torch.float64) for b in X))
+    masked = noise._replace(**{n: getattr(noise, n).tril(-1) for n in noise._fields if "lower" in n})
+    return group.exp(masked)
+
+
+@pytest.mark.parametrize("group", [DiagonalAffine(), TriangularAffine()], ids=repr)
+def test_the_precision_is_averaged(group: LieGroup[Any]) -> None:
+    """A′A′ᵀ = A·((1 − ρ) + ρS)⁻¹·Aᵀ, with S from the covector by its definition: ⟨U, X⟩ = tr(SX) for X of the algebra."""
+    g, rate = random_element(group, (4,)), 0.4
+    w = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    U = group.pullback_at_identity(g, w, w)
+    S = w.mT @ w / 5
+    S = torch.diag(S.diagonal()) if group.elementwise else S
+    A, moved = dense(group, g), dense(group, group.average_precision(g, U, rate))
+    expected = A @ torch.linalg.inv((1 - rate) * torch.eye(4, dtype=torch.float64) + rate * S) @ A.mT
+    torch.testing.assert_close(moved @ moved.mT, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=repr)
+def test_to_first_order_it_is_a_natural_gradient_step(group: LieGroup[Any]) -> None:
+    """On a Normal base: the difference to exp(−ρ·sharp(U − divergence)) falls with ρ². For Kronecker where S has mean 1."""
+    shape = (4,) if isinstance(group, TriangularAffine) else (3, 4)
+    g = random_element(group, shape)
+    w = torch.randn(7, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    w = w / w.square().mean().sqrt()
+    U = group.pullback_at_identity(g, w, w)
+    U = U._replace(shift=torch.zeros_like(U.shift))
+    slope = type(U)(*(u - d for u, d in zip(U, group.divergence(g, w[0]), strict=True)))
+    X = group.sharp(slope, Normal())
+
+    def difference(rate: float) -> float:
+        return float((dense(group, group.average_precision(g, U, rate)) - dense(group, group.move(g, X, -rate))).norm())
+
+    assert difference(1e-3) / difference(5e-4) == pytest.approx(4.0, rel=0.05)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=repr)
+def test_the_units_precision_changes_nothing(group: LieGroup[Any]) -> None:
+    g = random_element(group, (4,) if isinstance(group, TriangularAffine) else (3, 4))
+    unit = group.divergence(g, g.shift)
+    moved = group.average_precision(g, unit, 0.7)
+    torch.testing.assert_close(dense(group, moved), dense(group, g), rtol=1e-12, atol=1e-12)
+
+
+def test_kronecker_keeps_its_gauge() -> None:
+    group = Kronecker()
+    g = random_element(group, (3, 4))
+    w = torch.randn(7, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    moved = group.average_precision(g, group.pullback_at_identity(g, w, w), 0.3)
+    assert float(moved.right_log_diagonal.sum()) == pytest.approx(0.0, abs=1e-12)
+
+
+# Optima.
+
+
+@pytest.mark.parametrize("base", [Normal(), Laplace(), Uniform(1.0), StudentT(5.0), Gumbel()], ids=repr)
+def test_the_width_of_a_quadratic_loss(base: Base) -> None:
+    """Regression with noise 1: the mean is the ridge solution, the variance 1/(Σx² + δ) for every base with one."""
+    generator = torch.Generator().manual_seed(0)
+    N, scales = 400, torch.tensor([0.5, 1.0, 2.0])
+    x = torch.linalg.qr(torch.randn(N, 3, generator=generator)).Q * math.sqrt(N) * scales  # orthogonal: diagonal is exact
+    y = x @ torch.tensor([1.0, -0.5, 0.25]) + torch.randn(N, generator=generator)
+    p = nn.Parameter(torch.full((3,), 0.1))
+    optimizer = optimizer_for([p], DiagonalAffine(), base, data_size=N, lr=0.5, width_rate=0.01)
+    train(optimizer, lambda i: 0.5 * (x[i] @ p - y[i]).square().mean(), 150, N, 20)
+    precision = x.square().sum(0) + 1.0
+    family = optimizer.families()[p]
+    mean = (x.mT @ y) / precision
+    assert float(((family.mean - mean) * precision.sqrt()).abs().max()) < 0.5  # of a standard deviation
+    # The level is estimated from a hundred draws of three numbers, and averaged over as many steps.
+    assert float((family.stddev * precision.sqrt()).log().abs().max()) < 0.25
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    data = lb.data.load("digits")
+    images = data.normalize(data.train_images).flatten(1)
+    return torch.cat([images, torch.ones(len(images), 1)], 1), data.train_labels
+
+
+def free_energy(family: Any, x: Tensor, y: Tensor) -> float:
+    """E_q[Σ loss] + KL to N(0, 1)."""
+    draws = family.sample((64,), torch.Generator().manual_seed(0))
+    fit = float(torch.stack([cross_entropy(x @ W.mT, y, reduction="sum") for W in draws]).mean())
+    prior = 0.5 * (family.mean.square() + family.variance + math.log(2 * math.pi)).sum()
+    return fit + float(prior - family.entropy())
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("affine", 860), ("kronecker", 500)])
+def test_ten_epochs_on_the_digits(kind: str, limit: float) -> None:
+    """Softmax regression at temperature 1, prior precision 1. The optima are 751 and 447; scales learned by samples: 1,480."""
+    x, y = digits()
+    torch.manual_seed(0)
+    model = nn.Linear(65, 10, bias=False)
+    if kind == "affine":
+        optimizer = optimizer_for(model.parameters(), DiagonalAffine(), data_size=len(y))
+    else:
+        optimizer = lb.KroneckerBLR(model.parameters(), data_size=len(y), prior=1.0)
+    train(optimizer, lambda i: cross_entropy(model(x[i]), y[i]), 10, len(y), 32)
+    with torch.no_grad():
+        assert free_energy(optimizer.families()[model.weight], x, y) < limit
+
+
+# As an optimizer.
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
+
+
+X, Y = torch.randn(8, 1, 3, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
+
+
+def steps(model: nn.Module, optimizer: Any, count: int) -> None:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(X.to(next(model.parameters()).dtype)).float(), Y)
+        loss.backward()
+        return loss
+
+    for _ in range(count):
+        optimizer.step(closure)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_run_goes_on_from_a_checkpoint(samples: int) -> None:
+    model = network()
+    optimizer = lb.KroneckerBLR(model.parameters(), data_size=100, mc_samples=samples)
+    steps(model, optimizer, 5)
+    other = network()
+    again = lb.KroneckerBLR(other.parameters(), data_size=100, mc_samples=samples)
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    steps(model, optimizer, 5)
+    steps(other, again, 5)
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+        for name, value in optimizer.state[p].items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(again.state[q][name])), name
+
+
+@pytest.mark.parametrize("change", ["bfloat16", "channels_last"])
+def test_other_dtypes_and_layouts(change: str) -> None:
+    model = network()
+    optimizer = lb.KroneckerBLR(model.parameters(), data_size=100)
+    steps(model, optimizer, 2)
+    if change == "bfloat16":
+        model.bfloat16()
+    else:
+        model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    steps(model, optimizer, 3)
+    assert all(bool(value.isfinite().all()) for value in optimizer.posterior(model).std().values())
+
+
+def test_vectors_are_a_group_of_their_own() -> None:
+    model = network()
+    optimizer = lb.KroneckerBLR(model.named_parameters(), data_size=100)
+    assert [type(settings["group"]) for settings in optimizer.param_groups] == [Kronecker, DiagonalAffine]
+    assert [len(settings["params"]) for settings in optimizer.param_groups] == [2, 2]
+    assert optimizer.param_groups[1]["param_names"] == ["0.bias", "3.bias"]
+    assert optimizer.param_groups[0]["typical_size"] == optimizer.param_groups[1]["typical_size"]
+    assert (optimizer.param_groups[0]["temperature"], optimizer.param_groups[0]["prior"]) == (0.01, 1.0)
+    assert lb.KroneckerBLR(network().parameters(), data_size=9, prior=2.0).param_groups[0]["temperature"] == 1.0
+
+
+def test_the_step_is_a_share_of_the_tensor() -> None:
+    """Whatever the loss, the number of data and the width are."""
+    for scale, N in ((1.0, 100), (1e6, 100), (1.0, 10**6)):
+        p = nn.Parameter(torch.full((4, 5), 2.0))
+        optimizer = optimizer_for([p], Kronecker(), data_size=N, lr=0.1)
+        with optimizer.sampled():
+            (scale * (p * torch.arange(20.0).view(4, 5)).sum()).backward()
+        optimizer.step()
+        assert float((p.detach() - 2.0).square().mean().sqrt()) == pytest.approx(0.2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("group", "settings", "said"),
+    [
+        (Additive(), {}, "needs a group with a shift and scales|no average of precisions"),
+        (Affine(), {}, "no average of precisions"),
+        (DiagonalAffine(), {"base": Cauchy()}, "variance"),
+        (DiagonalAffine(), {"temperature": 0.0}, "positive temperature"),
+        (DiagonalAffine(), {"width_rate": 0.0}, r"width_rate must be in \(0, 1\]"),
+        (DiagonalAffine(), {"start_width": -1.0}, "start_width must be positive"),
+        (DiagonalAffine(), {"curvature": "hessian"}, '"samples" or "gauss-newton"'),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(group: LieGroup[Any], settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        optimizer_for([nn.Parameter(torch.ones(3))], group, **settings)
+    with pytest.raises(ValueError, match="needs a group with a shift"):
+        optimizer_for([nn.Parameter(torch.ones(3))], Multiplicative(), base=lb.bases.Rayleigh())
