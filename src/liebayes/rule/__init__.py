@@ -5,7 +5,9 @@ from .curvature import Level, gauss_newton, gaussian_prior, initial_level, obser
 from .differential import differential, differential_by_samples
 from .family import Family, ProductFamily, relative_tangent
 from .history import Convergence, History
+from .importance import Diagnosis, pareto_fit, pareto_smoothed
 from .joint import JointFamily
+from .member import Member, Summary
 from .metric import Absorbed, Adaptive, Fisher, Form, Metric, SecondMoment
 from .update import State, Update, accumulate, bound, descend, initial_state, update
 
@@ -13,16 +15,19 @@ __all__ = [
     "Absorbed",
     "Adaptive",
     "Convergence",
+    "Diagnosis",
     "Family",
     "Fisher",
     "Form",
     "History",
     "JointFamily",
     "Level",
+    "Member",
     "Metric",
     "ProductFamily",
     "SecondMoment",
     "State",
+    "Summary",
     "Update",
     "accumulate",
     "bound",
@@ -36,6 +41,8 @@ __all__ = [
     "initial_level",
     "initial_state",
     "observe",
+    "pareto_fit",
+    "pareto_smoothed",
     "ratio",
     "rayleigh_step",
     "relative_tangent",

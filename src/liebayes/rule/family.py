@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from ..bases import Base, Normal
 from ..groups import LieGroup, Product, scale_of
 from .history import History
+from .member import Member
 
 E = TypeVar("E")
 
@@ -55,7 +56,7 @@ def require_fit(group: LieGroup[Any], base: Base) -> None:
 
 
 @dataclass(frozen=True)
-class Family(Generic[E]):
+class Family(Member, Generic[E]):
     """One member q_g of the orbit of q₀ under a group.
 
     >>> from liebayes.groups import DiagonalAffine
@@ -199,7 +200,7 @@ def relative_tangent(group: LieGroup[E], base: Base, X: E, epsilon: Tensor, even
 
 
 @dataclass(frozen=True)
-class ProductFamily:
+class ProductFamily(Member):
     """A member of a product's family: independent parts, in tuples or dictionaries like those of the `Product`."""
 
     group: Product

@@ -18,6 +18,7 @@ from ..groups import Conjugated, Real
 from ..groups.joint import Joint, Part
 from .family import Family
 from .history import History
+from .member import Member
 
 DRAWS = 1 << 14
 """How many draws moments without a closed form are taken from: means to 0.8 % of a standard deviation, which is the
@@ -25,7 +26,7 @@ standard error, and standard deviations to 0.6 % where tails are those of a Norm
 
 
 @dataclass(frozen=True)
-class JointFamily:
+class JointFamily(Member):
     """A member of the family on supports: one posterior over all parts, in the structure of the start.
 
     >>> from liebayes.groups import DiagonalAffine, Positive

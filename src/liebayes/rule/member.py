@@ -1,0 +1,148 @@
+"""What can be asked of every member of a family that has samples and a density: is it right, and what does it say?"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .importance import Diagnosis, diagnosis_of
+
+
+class Member(ABC):
+    """A distribution over θ: a tensor, or tuples and dictionaries of them."""
+
+    @abstractmethod
+    def sample(self, shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Any:
+        """θ with the leading dimensions `shape`."""
+
+    @abstractmethod
+    def log_prob(self, theta: Any) -> Tensor:
+        """log q(θ), one value per sample."""
+
+    def diagnose(
+        self,
+        loss: Callable[[Any], Tensor],
+        draws: int = 4000,
+        *,
+        temperature: float = 1.0,
+        vectorize: bool = True,
+        seed: int = 0,
+    ) -> Diagnosis:
+        """How good the family is for the posterior e^(−loss/τ): by importance weights on fresh draws.
+
+        Args:
+            loss: the whole of what was fitted, the regulariser included.
+            draws: how many; the loss is called for each, without gradients.
+            temperature: τ of the fit.
+            vectorize: use `torch.func.vmap` over draws, as in `fit`.
+            seed: fixes the draws.
+        """
+        theta = self.sample((draws,), torch.Generator(self._device()).manual_seed(seed))
+        leaves, spec = pytree.tree_flatten(theta)
+
+        def one(*parts: Tensor) -> Tensor:
+            return loss(pytree.tree_unflatten(list(parts), spec)).reshape(())
+
+        with torch.no_grad():
+            if vectorize:
+                losses = torch.func.vmap(one, randomness="different", chunk_size=256)(*leaves)
+            else:
+                losses = torch.stack([one(*parts) for parts in zip(*leaves, strict=True)])
+            return diagnosis_of(theta, -losses.double() / temperature - self.log_prob(theta).double())
+
+    def reweighted(self, loss: Callable[[Any], Tensor], shape: Sequence[int] = (1000,), **options: Any) -> Any:
+        """Draws of the posterior itself: those of the family taken by their importance weights. Options as in `diagnose`."""
+        found = self.diagnose(loss, **options)
+        return found.sample(shape, torch.Generator(found.weights.device).manual_seed(options.get("seed", 0)))
+
+    def summary(self, draws: int = 4000) -> Summary:
+        """Mean, standard deviation and the central 90 % of every parameter, from draws; print it for a table."""
+        theta = self.sample((draws,), torch.Generator(self._device()).manual_seed(0))
+        rows = [
+            Row(
+                name,
+                float(x.mean()),
+                float(x.std()),
+                *torch.quantile(x.double(), x.new_tensor([0.05, 0.95]).double()).tolist(),
+            )
+            for part, values in named_parts(theta).items()
+            for name, x in _columns(part, values)
+        ]
+        return Summary(tuple(rows))
+
+    def to_arviz(self, draws: int = 1000) -> Any:
+        """Draws for ArviZ, as four chains: `az.summary(q.to_arviz())`, `az.plot_pair(...)`. It must be installed."""
+        try:
+            arviz = importlib.import_module("arviz")
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("to_arviz needs ArviZ: pip install arviz") from error
+        theta = self.sample((4, draws), torch.Generator(self._device()).manual_seed(0))
+        posterior = {name: values.detach().cpu().numpy() for name, values in named_parts(theta).items()}
+        modern = int(arviz.__version__.split(".")[0]) >= 1
+        return arviz.from_dict({"posterior": posterior}) if modern else arviz.from_dict(posterior=posterior)
+
+    def _device(self) -> torch.device:
+        return pytree.tree_leaves(self.sample((0,)))[0].device
+
+
+@dataclass(frozen=True)
+class Row:
+    """One parameter of a summary."""
+
+    name: str
+    mean: float
+    stddev: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table of parameters."""
+
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        shown = self.rows if len(self.rows) <= 60 else [*self.rows[:30], None, *self.rows[-30:]]
+        names = ["…" if row is None else row.name for row in shown]
+        width = max(9, *map(len, names))
+        lines = [f"{'':{width}s} {'mean':>10s} {'sd':>10s} {'5 %':>10s} {'95 %':>10s}"]
+        for name, row in zip(names, shown, strict=True):
+            figures = () if row is None else (row.mean, row.stddev, row.low, row.high)
+            lines.append(f"{name:{width}s} " + " ".join(f"{_short(x):>10s}" for x in figures))
+        return "\n".join(line.rstrip() for line in lines)
+
+    __repr__ = __str__
+
+
+def _short(x: float) -> str:
+    """Four digits, and no more places than they need."""
+    if not math.isfinite(x) or not 1e-3 <= abs(x) < 1e5:
+        return f"{x:.4g}"
+    return f"{x:.{max(0, 3 - math.floor(math.log10(abs(x))))}f}"
+
+
+def named_parts(theta: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors of θ by name: keys and places joined by dots."""
+    if isinstance(theta, Tensor):
+        return {name or "theta": theta}
+    found: dict[str, Tensor] = {}
+    for place, inner in theta.items() if isinstance(theta, dict) else enumerate(theta):
+        found |= named_parts(inner, f"{name}.{place}" if name else str(place))
+    return found
+
+
+def _columns(name: str, values: Tensor) -> list[tuple[str, Tensor]]:
+    if values.ndim == 1:
+        return [(name, values)]
+    places = itertools.product(*map(range, values.shape[1:]))
+    return [(f"{name}[{', '.join(map(str, place))}]", values[(slice(None), *place)]) for place in places]

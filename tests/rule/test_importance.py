@@ -1,0 +1,190 @@
+"""Importance weights: the Pareto fit against scipy and ArviZ, and a family's diagnosis against exact posteriors."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+import liebayes as lb
+from liebayes.bases import Laplace, Normal, Rayleigh
+from liebayes.groups import DiagonalAffine, Joint, Multiplicative, Positive, Product, TriangularAffine
+from liebayes.rule import pareto_fit, pareto_smoothed
+
+
+@pytest.mark.parametrize("k", [-0.3, 0.01, 0.3, 0.7, 1.5])
+def test_pareto_fit_recovers_the_shape(k: float) -> None:
+    """The spread of an efficient estimate is (1 + k)/√n in k and about √2 in log σ; one like it has no more than that."""
+    n = 4000
+    x = torch.tensor(stats.genpareto(k, scale=2.0).rvs(n, random_state=1)).sort().values
+    found, scale = pareto_fit(x)
+    drawn_to_a_half = 10 * abs(0.5 - k) / n
+    assert found == pytest.approx(k, abs=4 * max(1 + k, 0.5) / math.sqrt(n) + drawn_to_a_half)
+    assert scale == pytest.approx(2.0, rel=4 * math.sqrt(2 * max(1 + k, 0.5) / n))
+
+
+def test_pareto_fit_is_near_the_maximum_of_the_likelihood() -> None:
+    x = torch.tensor(stats.genpareto(0.4, scale=3.0).rvs(500, random_state=2)).sort().values
+    shape, _, scale = stats.genpareto.fit(x.numpy(), floc=0)
+    found, width = pareto_fit(x)
+    assert found == pytest.approx(float(shape), abs=0.3 * 1.4 / math.sqrt(500))  # a third of its standard error
+    assert width == pytest.approx(float(scale), rel=0.03)
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 2.0, 3.0])
+def test_smoothing_is_that_of_arviz(spread: float) -> None:
+    arviz = pytest.importorskip("arviz")
+    weights = spread * torch.randn(3000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ours, k = pareto_smoothed(weights)
+    theirs, their_k = arviz.psislw(weights.numpy().copy())
+    assert k == pytest.approx(float(their_k), abs=1e-9)
+    torch.testing.assert_close(ours - torch.logsumexp(ours, 0), torch.from_numpy(theirs), rtol=1e-9, atol=1e-9)
+
+
+def test_smoothing_changes_the_tail_only() -> None:
+    weights = 2 * torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    smoothed, _ = pareto_smoothed(weights)
+    tail = math.ceil(3 * math.sqrt(1000))
+    order = weights.argsort()
+    torch.testing.assert_close(smoothed[order[:-tail]], weights[order[:-tail]], rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(smoothed[order[-tail:]], weights[order[-tail:]])
+    assert float(smoothed.max()) <= float(weights.max()) + 1e-12
+    assert bool((smoothed[order].diff() >= -1e-12).all())  # in the same order
+
+
+def test_smoothing_where_there_is_no_tail() -> None:
+    assert pareto_smoothed(torch.zeros(100))[1] == -math.inf
+    assert math.isnan(pareto_smoothed(torch.randn(20))[1])
+
+
+@pytest.mark.parametrize(("wider", "k"), [(1.0, -math.inf), (0.8, 0.0), (1.4, 0.49), (2.0, 0.75)])
+def test_k_of_a_gaussian_that_is_too_narrow(wider: float, k: float) -> None:
+    """With q = N(0, 1) and p = N(0, s²) the weights' tail has the shape 1 − 1/s²; it is found from finitely many draws."""
+    q = lb.Family(DiagonalAffine(), Normal(), DiagonalAffine().at(torch.zeros(1, dtype=torch.float64)))
+    found = q.diagnose(lambda t: 0.5 * (t / wider).square().sum(), draws=100_000)
+    if wider == 1.0:
+        assert found.pareto_k < 0
+    elif wider < 1:
+        assert found.pareto_k < 0.1  # bounded weights
+    else:
+        assert found.pareto_k == pytest.approx(k, abs=0.15)  # the largest of 1e5 draws are not yet in the limit
+    assert found.reliable == (k < 0.7)
+
+
+# Families.
+
+
+def skewed(theta: dict[str, Tensor]) -> Tensor:
+    """Minus a log density that integrates to e^−3: an exponential, and a Student t shifted by its logarithm."""
+    s, x = theta["s"], theta["x"]
+    return 3 + s - torch.distributions.StudentT(8.0).log_prob(x - s.log()) + 0 * x
+
+
+def test_diagnosis_of_a_fit() -> None:
+    start = {"s": torch.tensor(1.0, dtype=torch.float64), "x": torch.tensor(0.0, dtype=torch.float64)}
+    q = lb.fit(skewed, start=start, supports={"s": Positive()})
+    found = q.diagnose(skewed, draws=20_000)
+    assert found.reliable
+    # Exact: E s = 1 and sd 1; E x = E log s = −γ, Var x = π²/6 + 8/6.
+    assert float(found.mean["s"]) == pytest.approx(1.0, abs=0.05)
+    assert float(found.stddev["s"]) == pytest.approx(1.0, abs=0.1)
+    assert float(found.mean["x"]) == pytest.approx(-0.5772, abs=0.05)
+    assert float(found.stddev["x"]) == pytest.approx(math.sqrt(math.pi**2 / 6 + 8 / 6), rel=0.05)
+    assert found.log_evidence == pytest.approx(-3.0, abs=5 * found.log_evidence_error)
+    assert found.log_evidence > -q.history.final_objective  # the objective is a bound
+    assert 1000 < found.effective < 20_000
+    draws = q.reweighted(skewed, (5000,), draws=20_000)
+    assert float(draws["s"].mean()) == pytest.approx(1.0, abs=0.1)
+    assert draws["x"].shape == (5000,)
+    assert str(found).startswith(("A good fit (Pareto k = ", "A fair fit (Pareto k = "))
+    assert "log evidence -" in str(found)
+
+
+def test_a_bad_fit_is_told() -> None:
+    """A mean-field fit of a narrow ridge: its tails are too short by a factor of ten."""
+    precision = torch.tensor([[1.0, 0.995], [0.995, 1.0]], dtype=torch.float64)
+    q = lb.fit(lambda t: 0.5 * t @ precision @ t, DiagonalAffine(), Normal(), torch.zeros(2, dtype=torch.float64))
+    found = q.diagnose(lambda t: 0.5 * t @ precision @ t)
+    assert found.pareto_k > 0.7
+    assert not found.reliable
+    assert found.verdict.startswith("Do not trust this fit")
+
+
+def test_a_loss_without_a_value() -> None:
+    q = lb.Family(DiagonalAffine(), Normal(), DiagonalAffine().at(torch.zeros(2)))
+    found = q.diagnose(lambda t: t.log().sum())
+    assert math.isnan(found.pareto_k)
+    assert not found.reliable
+    assert found.verdict.startswith("No verdict")
+    # A loss of +∞ is a weight of 0: half of a normal, whose mass is ½.
+    half = q.diagnose(lambda t: torch.where(t[0] > 0, 0.5 * t.square().sum(), math.inf))
+    assert half.log_evidence == pytest.approx(math.log(math.pi), abs=0.1)
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_temperature_and_loops(vectorize: bool) -> None:
+    """N(1, τ) itself: all weights are the same, and the evidence is √(2πτ)."""
+    q = lb.Family(TriangularAffine(), Normal(), TriangularAffine().at(torch.ones(1, dtype=torch.float64), math.sqrt(0.3)))
+    found = q.diagnose(lambda t: 0.5 * (t - 1).square().sum(), 200, temperature=0.3, vectorize=vectorize)
+    assert found.log_evidence == pytest.approx(0.5 * math.log(2 * math.pi * 0.3), abs=1e-9)
+    assert found.effective == pytest.approx(200)
+
+
+FAMILIES: list[Any] = [
+    lb.Family(DiagonalAffine(), Laplace(), DiagonalAffine().at(torch.zeros(2, 2))),
+    lb.ProductFamily(
+        Product(a=DiagonalAffine(), b=Product(Multiplicative())),
+        {
+            "a": lb.Family(DiagonalAffine(), Normal(), DiagonalAffine().at(torch.zeros(2))),
+            "b": lb.ProductFamily(
+                Product(Multiplicative()), (lb.Family(Multiplicative(), Rayleigh(), Multiplicative().at(torch.ones(1))),)
+            ),
+        },
+    ),
+    lb.JointFamily(
+        lb.Family(TriangularAffine(), Normal(), TriangularAffine().at(torch.zeros(3))),
+        Joint.of({"w": torch.zeros(2), "s": torch.tensor(1.0)}, {"s": Positive()}),
+    ),
+]
+NAMES = [
+    ["theta[0, 0]", "theta[0, 1]", "theta[1, 0]", "theta[1, 1]"],
+    ["a[0]", "a[1]", "b.0[0]"],
+    ["w[0]", "w[1]", "s"],
+]
+
+
+@pytest.mark.parametrize(("q", "names"), list(zip(FAMILIES, NAMES, strict=True)), ids=["family", "product", "joint"])
+def test_summary(q: Any, names: list[str]) -> None:
+    table = q.summary()
+    assert [row.name for row in table.rows] == names
+    first = table.rows[0]
+    assert first.low < first.mean < first.high
+    lines = str(table).splitlines()
+    assert lines[0].split() == ["mean", "sd", "5", "%", "95", "%"]
+    assert len(lines) == 1 + len(names)
+    assert repr(table) == str(table)
+    sd = {"theta[0, 0]": math.sqrt(2), "a[0]": 1.0, "w[0]": 1.0}[first.name]
+    assert first.stddev == pytest.approx(sd, rel=0.1)
+    assert q.diagnose(lambda theta: 0.0 * sum(t.sum() for t in torch.utils._pytree.tree_leaves(theta)), 50).weights.shape == (
+        50,
+    )
+
+
+def test_summary_of_many_parameters_is_cut() -> None:
+    q = lb.Family(DiagonalAffine(), Normal(), DiagonalAffine().at(torch.zeros(1000)))
+    assert len(str(q.summary(100)).splitlines()) == 62
+
+
+@pytest.mark.parametrize("q", FAMILIES, ids=["family", "product", "joint"])
+def test_draws_for_arviz(q: Any) -> None:
+    arviz = pytest.importorskip("arviz")
+    table = arviz.summary(q.to_arviz(500))
+    assert len(table) == len(q.summary(30).rows)
+
+
+def test_arviz_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "arviz", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install arviz"):
+        FAMILIES[0].to_arviz()
