@@ -5,14 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from liebayes.bases import Base, Dirac, StudentT, philox
-from liebayes.optim.noise import Noise, Source
+from liebayes.optim.noise import Noise, Source, kernel_noise
 
 from .registry import BASES
-
-try:
-    from liebayes.optim.noise import kernel_noise
-except ImportError:
-    from liebayes.optim.noise import kernel_noise
 
 STREAMED: list[Base] = [
     *(case.base for case in BASES if philox.supports(case.base)),
