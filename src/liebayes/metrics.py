@@ -1,7 +1,7 @@
-"""How good probabilities are, and how sparse and local weights are.
+"""Metrics of predicted probabilities, and of the sparsity and localisation of weights.
 
-Probabilities are a tensor (inputs, classes) whose rows add up to 1, labels a tensor of as many integers. Everything is
-computed in float64 and returned as Python numbers, or as tensors where there is one value for each input or bin.
+Probabilities are a tensor (inputs, classes) whose rows add up to 1, labels a tensor with one integer for each input.
+Everything is computed in float64 and returned as Python numbers, or as tensors of one value for each input or bin.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BINS = 20
 
 
 def accuracy(probabilities: Tensor, labels: Tensor) -> float:
-    """The share of inputs whose most probable class is the label; of equally probable classes the first counts.
+    """The share of inputs whose most probable class is the label; a tie goes to the first class.
 
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
     0.5
@@ -103,7 +103,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 def auroc(scores_inside: Tensor, scores_outside: Tensor) -> float:
-    """How well a score tells inputs outside the distribution from those inside: P(outside scores higher), ties count half.
+    """How well a score separates inputs outside the distribution from those inside: P(outside is higher), ties half.
 
     Scores are high where the model is unsure: the entropy or the mutual information of a prediction.
 
@@ -147,7 +147,7 @@ class Sparsity(NamedTuple):
     below: float
     """The share of weights smaller than `threshold` times the largest."""
     mass_count: int
-    """How many of the largest weights it takes to have `mass` of Σ|w|."""
+    """How many of the largest weights carry `mass` of Σ|w|."""
     mass_share: float
     """The same as a share of all weights."""
     hoyer: float
@@ -161,8 +161,8 @@ def sparsity(weights: Tensor, threshold: float = 0.01, mass: float = 0.9) -> Spa
 
     Args:
         weights: of any shape and sign.
-        threshold: below which share of the largest magnitude a weight counts as small.
-        mass: the share of Σ|w| that the largest weights are to carry.
+        threshold: weights below this share of the largest magnitude count as small.
+        mass: the share of Σ|w| that the largest weights must carry.
 
     >>> sparsity(torch.tensor([0.0, 0.0, -1.0, 0.0]))
     Sparsity(below=0.75, mass_count=1, mass_share=0.25, hoyer=1.0, gini=0.75)
@@ -179,20 +179,20 @@ def sparsity(weights: Tensor, threshold: float = 0.01, mass: float = 0.9) -> Spa
     sizes = sizes / largest
     carried = sizes.cumsum(0)
     total = float(carried[-1])
-    # A sum rounds; a count must not grow by one for that.
+    # The sum is rounded; that must not raise the count by one.
     count = int(torch.searchsorted(carried, mass * total * (1 - 1e-12))) + 1
     ratio = total / float(sizes.square().sum().sqrt())
     hoyer = (n**0.5 - ratio) / (n**0.5 - 1) if n > 1 else 0.0
-    ranks = torch.arange(1, n + 1, dtype=torch.float64, device=sizes.device)  # of the largest first
+    ranks = torch.arange(1, n + 1, dtype=torch.float64, device=sizes.device)  # the largest first
     gini = 1 - 2 * float(((ranks - 0.5) * sizes).sum()) / (n * total)
     return Sparsity(float((sizes < threshold).double().mean()), count, count / n, hoyer, gini)
 
 
 def localisation(maps: Tensor, window: int) -> Tensor:
-    """For each map the largest share of its sum in any square of `window`×`window` places; NaN for a map of zeros.
+    """For each map, the largest share of its sum in any square of `window`×`window` positions; NaN for a map of zeros.
 
     Args:
-        maps: numbers that are not negative, such as sizes of weights: (maps, height, width).
+        maps: numbers that are not negative, such as magnitudes of weights: (maps, height, width).
         window: the side of the square.
 
     >>> maps = torch.tensor([[[0.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]], [[1.0] * 3] * 3])
@@ -200,7 +200,7 @@ def localisation(maps: Tensor, window: int) -> Tensor:
     tensor([1.0000, 0.4444], dtype=torch.float64)
     """
     if maps.ndim != 3 or not bool((maps >= 0).all()):
-        raise ValueError(f"maps must be numbers that are not negative, (maps, height, width), not {tuple(maps.shape)}.")
+        raise ValueError(f"maps must be numbers that are not negative, (maps, height, width), but got {tuple(maps.shape)}.")
     if not 1 <= window <= min(maps.shape[1:]):
         raise ValueError(f"window must be from 1 to {min(maps.shape[1:])}, the smaller side of the maps, but is {window}.")
     values = maps.detach().double().unsqueeze(1)

@@ -1,14 +1,14 @@
 """Σᵢ gᵢ² over the examples of a batch, exactly, from the one backward pass that training takes anyway.
 
-While a sample is in the module, every torch function that uses a trained parameter is seen. Autograd then tells the gradient
-δ of the function's output, in which examples are still apart, and with the function's input x it is each example's gradient:
+While a sample is in the module, every torch function that uses a trained parameter is observed. Backward gives the gradient δ
+of the function's output, in which examples are still separate; with the function's input x it gives each example's gradient:
 
     linear      gᵢ = δᵢxᵢᵀ, so Σ gᵢ² = (δ²)ᵀ(x²); with positions inside an example, gᵢ = δᵢᵀxᵢ is a matrix product
     convolution the weight gradient of one convolution with a group for each example, a few examples at a time
     arithmetic  a parameter that is broadcast over examples is expanded first: the gradient there is gᵢ itself
 
-Any other use is refused by name: a parameter without its gᵢ, or with some of them, would train wrongly and in silence. So are
-two uses in one backward pass, whose gᵢ would have to be added up before they are squared.
+Any other use is refused by name: a parameter without its gᵢ, or with only some of them, would silently train wrongly. So are
+two uses in one backward pass, whose gᵢ would have to be added before they are squared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn import grad as weight_gradients
 from torch.overrides import TorchFunctionMode, resolve_name
 
 PIECE = 1 << 20
-"""How many numbers of gradients of examples are held at once: four megabytes of float32."""
+"""How many numbers of per-example gradients are held at once: four megabytes of float32."""
 
 CONVOLUTIONS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     functional.conv1d: weight_gradients.conv1d_weight,
@@ -42,11 +42,11 @@ ARITHMETIC: set[Callable[..., Any]] = {
 
 
 class PerExampleError(RuntimeError):
-    """A parameter is used in a way for which the gradients of single examples are not known."""
+    """A parameter is used in a way for which per-example gradients are not known."""
 
 
 class SquaredGradients(TorchFunctionMode):
-    """A block in which uses of the parameters are seen, and afterwards Σ gᵢ², gᵢ being example i's share of the gradient.
+    """Observes uses of parameters in a block; backward then gives Σ gᵢ², with gᵢ the share of example i in the gradient.
 
     >>> weight = torch.ones(1, 2, requires_grad=True)
     >>> squares = SquaredGradients()
@@ -69,7 +69,7 @@ class SquaredGradients(TorchFunctionMode):
         self._passes: dict[Tensor, int] = {}
 
     def of(self, parameters: Iterable[Tensor]) -> SquaredGradients:
-        """This block, for the given parameters."""
+        """The block for these parameters."""
         self.parameters = set(parameters)
         return self
 
@@ -87,13 +87,13 @@ class SquaredGradients(TorchFunctionMode):
         for p in parameters:
             if p not in self.sums and p.grad is not None and bool(p.grad.any()):
                 raise PerExampleError(
-                    f"A parameter of shape {tuple(p.shape)} has a gradient, but none of single examples. Run the forward pass "
-                    "inside the block or closure, and without torch.compile."
+                    f"A parameter of shape {tuple(p.shape)} has a gradient, but no per-example gradients. Run the forward "
+                    "pass inside the block or closure, and without torch.compile."
                 )
         if len(set(self._examples.values())) > 1:
             raise PerExampleError(
-                f"Parameters have met different numbers of examples: {sorted(set(self._examples.values()))}. Examples must be "
-                "the first dimension in all of the network, and parameters be used for all of them."
+                f"Parameters have seen different numbers of examples: {sorted(set(self._examples.values()))}. Examples must "
+                "be the first dimension everywhere in the network, and every parameter must be used for all of them."
             )
 
     def __torch_function__(
@@ -101,7 +101,7 @@ class SquaredGradients(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in (functional.batch_norm, torch.batch_norm) and (kwargs.get("training") or args[5:6] == (True,)):
-            raise PerExampleError("A batch norm in training mixes examples, which VOGN looks at one by one. Use another norm.")
+            raise PerExampleError("A batch norm in training mixes examples, which VOGN needs one by one. Use another norm.")
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             return func(*args, **kwargs)
         if func is functional.linear:
@@ -114,13 +114,13 @@ class SquaredGradients(TorchFunctionMode):
         parts = result if isinstance(result, (tuple, list)) else [result]
         if any(isinstance(part, Tensor) and part.requires_grad and self._owner(part) is None for part in parts):
             raise PerExampleError(
-                f"VOGN has no gradients of single examples for {resolve_name(func) or func} of a parameter. It knows linear "
-                "layers, convolutions, and sums, products and maxima in which a parameter is the same for all examples."
+                f"VOGN has no per-example gradients for {resolve_name(func) or func} of a parameter. It knows linear layers, "
+                "convolutions, and sums, products and maxima in which a parameter is the same for all examples."
             )
         return result  # a view, a shape: nothing is computed yet
 
     def _uses(self, args: tuple[Any, ...]) -> bool:
-        """Whether there is a parameter, or a view of one, among arguments and in their lists."""
+        """Whether a parameter, or a view of one, is among the arguments or in a list among them."""
         flat = [t for arg in args for t in (arg if isinstance(arg, (tuple, list)) else [arg])]
         return any(self._owner(t) is not None for t in flat)
 
@@ -134,8 +134,8 @@ class SquaredGradients(TorchFunctionMode):
         backward_pass = torch._C._current_graph_task_id()
         if self._passes.get(p) == backward_pass:
             raise PerExampleError(
-                f"A parameter of shape {tuple(p.shape)} is used twice in one backward pass. The squares of VOGN need it to be "
-                "used once: untie weights, and run backward of every block and forward pass by itself."
+                f"A parameter of shape {tuple(p.shape)} is used twice in one backward pass. VOGN's squares need it to be used "
+                "once: untie weights, and run backward separately for every block and forward pass."
             )
         self._passes[p] = backward_pass
         squares = squares.view(p.shape)
@@ -150,8 +150,8 @@ class SquaredGradients(TorchFunctionMode):
             passes += 1
             if passes > 1:
                 raise PerExampleError(
-                    "Two backward passes through one forward pass: the squares of VOGN need the gradient of the whole loss. "
-                    "Add the losses up, and run backward once."
+                    "Two backward passes through one forward pass: VOGN's squares need the gradient of the whole loss. Add "
+                    "the losses, and run backward once."
                 )
             with torch.no_grad(), torch.autocast(delta.device.type, enabled=False):  # 16 bits are too few for squares
                 record(delta.float() if delta.dtype.itemsize < 4 else delta)
@@ -204,7 +204,7 @@ class SquaredGradients(TorchFunctionMode):
         return self._watch(func(input, weight, bias, stride, padding, dilation, groups), record)
 
     def _expanded(self, args: tuple[Any, ...]) -> list[Any]:
-        """Arguments with every parameter, or view of one, as a tensor that has the examples for its first dimension."""
+        """The arguments, with every parameter or view of one expanded to have the examples as its first dimension."""
         shape = torch.broadcast_shapes(*(t.shape for t in args if isinstance(t, Tensor)))
         with_examples = any(isinstance(t, Tensor) and self._owner(t) is None for t in args)
 
@@ -214,14 +214,14 @@ class SquaredGradients(TorchFunctionMode):
                 return t
             if t is not p and not (t.is_contiguous() and p.is_contiguous()):
                 raise PerExampleError(
-                    f"VOGN needs a parameter as it is, but meets one of shape {tuple(p.shape)} with its dimensions in another "
-                    f"order, as a tensor of shape {tuple(t.shape)}. Store it in the order it is used in."
+                    f"VOGN needs a parameter as it is, but one of shape {tuple(p.shape)} is used with its dimensions in "
+                    f"another order, as a tensor of shape {tuple(t.shape)}. Store it in the order it is used in."
                 )
             fits = t.ndim < len(shape) or (t.ndim > 0 and t.shape[0] == 1)
             if not with_examples or t.numel() != p.numel() or not fits:
                 raise PerExampleError(
-                    f"VOGN needs a parameter to be the same for all examples, but one of shape {tuple(t.shape)} meets tensors "
-                    f"of shape {tuple(shape)}, whose first dimension should be the examples."
+                    f"VOGN needs a parameter to be the same for all examples, but one of shape {tuple(t.shape)} is used with "
+                    f"tensors of shape {tuple(shape)}, whose first dimension should be the examples."
                 )
             apart = t.expand(shape[0], *[1] * (len(shape) - 1 - t.ndim), *(t.shape if t.ndim < len(shape) else t.shape[1:]))
             return self._watch(apart, lambda g: self._add(p, g.square().sum(0), shape[0]))
@@ -240,7 +240,7 @@ class SquaredGradients(TorchFunctionMode):
 
 
 def _summed(each: Callable[[Tensor, Tensor], Tensor], delta: Tensor, inputs: Tensor, largest: int) -> Tensor:
-    """Σ gᵢ² with the gradients of a few examples at once."""
+    """Σ gᵢ², from the gradients of a few examples at a time."""
     size = max(1, PIECE // largest)
     parts = zip(delta.split(size), inputs.split(size), strict=True)
     return torch.stack([each(d, i).square().sum(0) for d, i in parts]).sum(0)

@@ -1,1 +1,1 @@
-"""Trainers of other packages. Each module here needs its package; nothing else of liebayes does."""
+"""Support for trainers of other packages. Each module needs its package; the rest of liebayes does not."""

@@ -1,9 +1,9 @@
 """Lightning's `Trainer` with automatic optimization.
 
-Lightning hands the optimizer a closure, which is all it needs, so that a plain `Trainer` works as it is. In two cases it runs
-the closure itself: on all micro-batches but the last (`accumulate_grad_batches`), and always under a gradient scaler
-(`precision="16-mixed"`). `PosteriorSampling` has a sample in the module then, too. It also keeps every rank's gradients its
-own under DistributedDataParallel.
+Lightning passes a closure to the optimizer, which is all that is needed, so a plain `Trainer` works. In two cases Lightning
+runs the closure itself: on all micro-batches but the last (`accumulate_grad_batches`), and always under a gradient scaler
+(`precision="16-mixed"`). `PosteriorSampling` puts a sample into the module then too. It also keeps DistributedDataParallel
+from averaging gradients.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ else:
 
 
 class PosteriorSampling(Callback or object):
-    """Samples around every batch, for trainers that call the closure themselves.
+    """Puts a sample into the module for every batch, for trainers that call the closure themselves.
 
-    One sample serves all micro-batches of a step: their gradients, which Lightning divides by their number, add up to the
-    whole batch's. Clipping and unscaling happen before the step and count.
+    All micro-batches of a step use one sample: their gradients, which Lightning divides by their number, add up to the
+    gradient of the whole batch. Clipping and unscaling happen before the step, as usual.
 
         trainer = Trainer(accumulate_grad_batches=4, callbacks=[PosteriorSampling()])
 
@@ -43,7 +43,7 @@ class PosteriorSampling(Callback or object):
         self._block = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks the settings; under DistributedDataParallel the gradients of ranks are left apart."""
+        """Checks the settings, and keeps DistributedDataParallel from averaging gradients."""
         from torch.nn.parallel import DistributedDataParallel
 
         optimizer = self._optimizer(trainer)
@@ -57,31 +57,31 @@ class PosteriorSampling(Callback or object):
         if optimizer.mc_samples > 1 and self._closure_runs_outside(trainer):
             raise ValueError(
                 f"mc_samples={optimizer.mc_samples} needs the closure of a batch several times, but with "
-                "accumulate_grad_batches or a gradient scaler (16-mixed) Lightning runs it once. Use mc_samples=1: "
-                "with bf16-mixed and without accumulation several samples work, too."
+                "accumulate_grad_batches or a gradient scaler (16-mixed) Lightning runs it once. Use mc_samples=1; "
+                "with bf16-mixed and without accumulation several samples work too."
             )
         model = trainer.strategy.model
         if isinstance(model, DistributedDataParallel):
             local_gradients(model)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """A sample comes into the module: a new one, or that of the micro-batch before."""
+        """Puts a sample into the module: a new one, or that of the previous micro-batch."""
         optimizer = self._optimizer(trainer)
         if optimizer is not None and optimizer.mc_samples == 1:
             self._block.enter_context(optimizer.sampled(again=True))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        """The gradient is there, and the parameters become the posterior's own again."""
+        """Takes the sample out of the module: the gradient has been computed."""
         self._block.close()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Between micro-batches, too, so that validation and checkpoints never meet a sample."""
+        """Takes the sample out between micro-batches too, so that validation and checkpoints never see one."""
         self._block.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Whatever happens, the parameters are not left at a sample."""
+        """Takes the sample out after an exception."""
         self._block.close()
 
     @staticmethod

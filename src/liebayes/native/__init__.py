@@ -1,7 +1,7 @@
 """The compiled kernel: noise and the rule in one pass over memory (C and OpenMP, called on raw pointers).
 
-It is built at installation where there is a C compiler, and is not linked against torch. Without it everything works in
-torch, slower. `LIEBAYES_KERNEL=off` leaves it out; `portable`, `avx2` and `avx512` limit the instructions it may use.
+It is built at installation where there is a C compiler, and is not linked against torch. Without it everything runs in
+torch, more slowly. `LIEBAYES_KERNEL=off` disables it; `portable`, `avx2` and `avx512` limit the instructions it may use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-import torch  # its OpenMP runtime must be there first, so that one pool of threads serves both
+import torch  # its OpenMP runtime must be loaded first, so that both share one pool of threads
 
 SAMPLE, FOLD, FIRST, STEP, FINITE, NOISE = 1, 2, 4, 8, 16, 32
 """What a job does, as in job.h."""
@@ -27,7 +27,7 @@ TENSOR_FIELDS = (
 FIELD_NUMBERS = {name: number for number, name in enumerate(TENSOR_FIELDS)}
 
 VERSION = 3
-"""Of what jobs mean: a library that was built for another one is not used."""
+"""The version of the job format; a library built for another one is not used."""
 
 VARIANTS = ("portable", "avx2", "avx512")
 """The instruction sets it is compiled for."""
@@ -95,12 +95,12 @@ def describe() -> str:
 
 
 def threads() -> int:
-    """How many threads a job may use: torch's number; one in a forked process, where OpenMP has lost its threads."""
+    """How many threads a job may use: as many as torch, but one in a forked process, where OpenMP has lost its threads."""
     return torch.get_num_threads() if os.getpid() == _home else 1
 
 
 def table(columns: Mapping[str, Sequence[int]]) -> array[int]:
-    """Records of tensors, from the values of some fields for each; other fields are 0."""
+    """The records of tensors, from columns of some fields; the other fields are 0."""
     width = len(TENSOR_FIELDS)
     made = array("Q", bytes(8 * width * len(columns["count"])))
     for field, values in columns.items():
@@ -109,9 +109,9 @@ def table(columns: Mapping[str, Sequence[int]]) -> array[int]:
 
 
 def run(job: Job, records: array[int]) -> None:
-    """Does a job on the tensors of a table. The interpreter is free meanwhile."""
+    """Runs a job on the tensors of a table, without holding the interpreter lock."""
     library = _library()
     if library is None:
-        raise RuntimeError("The native kernel is not here. Ask native.available() before.")
+        raise RuntimeError("The native kernel is not available. Ask native.available() first.")
     job.tensors, job.tensor_count = records.buffer_info()[0], len(records) // len(TENSOR_FIELDS)
     library.liebayes_run(ctypes.addressof(job))

@@ -1,4 +1,4 @@
-"""The paper's networks (Sec. 5, App. B), and signs for any network (Sec. 4.2): the optimizer sees positive magnitudes only."""
+"""The paper's networks (Sec. 5, App. B), and sign constraints for any network (Sec. 4.2), as positive magnitudes."""
 
 from .constraints import PlusMinus, SignConstraint, Signed
 from .conversion import dale, fixed_sign, plus_minus, restore

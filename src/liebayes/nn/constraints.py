@@ -1,7 +1,7 @@
-"""Signs as parametrizations: what a layer uses as its weight, made of positive magnitudes (Sec. 4.2).
+"""Sign constraints as parametrizations: a layer's weight computed from positive magnitudes (Sec. 4.2).
 
-They are registered with `torch.nn.utils.parametrize`, so that a converted layer computes what it always did, and its
-parameters, which an optimizer sees, are the magnitudes.
+They are registered with `torch.nn.utils.parametrize`, so the code of a layer stays the same, and its parameters, as an
+optimizer sees them, are the magnitudes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class PlusMinus(SignConstraint):
         return plus - minus
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Magnitudes of a weight: its parts plus the offset.
+        """The magnitudes of a weight: its positive and negative part, plus the offset.
 
-        The smaller one is what the larger one exceeds |weight| by, after rounding: the difference is then exactly the weight
-        where that is larger than the offset, and as near as two numbers of the offset's size can come where it is smaller.
+        The smaller one is the larger one, as rounded, minus |weight|. So their difference is exactly the weight where that is
+        larger than the offset; elsewhere it is as close as two numbers of the offset's size can come.
         """
         size = weight.abs()
         large = size + self.offset
         small = large - size
-        # An offset below the rounding of the weight is lost in it; then the smaller magnitude must be lost in it too.
+        # An offset below the weight's rounding is lost in the larger magnitude; the smaller one must then be lost too.
         lost = (size * (torch.finfo(weight.dtype).eps / 8)).clamp_max(self.offset)
         small = torch.where(small > 0, small, lost)
         positive = weight > 0
@@ -52,7 +52,7 @@ class Signed(SignConstraint):
     """weight = sign·magnitude with a sign that is never trained.
 
     Args:
-        sign: ±1, in the shape of the weight or one that broadcasts to it; kept as a buffer of 8 bits.
+        sign: ±1, in the shape of the weight or one that broadcasts to it; kept as an int8 buffer.
     """
 
     sign: Tensor
@@ -66,7 +66,7 @@ class Signed(SignConstraint):
         return self.sign * magnitude
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """The magnitudes of a weight, which must have the signs."""
+        """The magnitudes of a weight, which must have these signs."""
         magnitude = self.sign * weight
         if not bool((magnitude > 0).all()):
             wrong = int((magnitude <= 0).sum())

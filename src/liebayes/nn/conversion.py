@@ -1,11 +1,11 @@
-"""Networks with signs: any module is converted in place, and back (Sec. 4.2).
+"""Sign constraints for any network, which is converted in place, and back (Sec. 4.2).
 
-    plus_minus    weight = w⁺ − w⁻, both learned: what the paper's experiments use; the function class stays the same
+    plus_minus    weight = w⁺ − w⁻, both learned: used in the paper's experiments; the function class stays the same
     dale          one sign for all outgoing weights of a unit: Dale's law, Fig. 1(c)
     fixed_sign    every weight keeps the sign it starts with
 
-Converted are linear, convolution, embedding, recurrent and attention layers with their biases. Norms and everything else keep
-their parameters; `split_parameters` tells the two apart for the optimizer.
+Linear, convolution, embedding, recurrent and attention layers are converted, with their biases. Norms and everything else
+keep their parameters; `split_parameters` separates the two for the optimizer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def plus_minus(model: Model, *, offset: float = 1e-3, exclude: Collection[str] = ()) -> Model:
-    """Weights become w⁺ − w⁻ with two positive magnitudes each. The network computes the same as before.
+    """Weights become w⁺ − w⁻ with two positive magnitudes each. The outputs of the network do not change.
 
     Args:
         model: converted in place, and returned.
-        offset: what the magnitudes have beyond the positive and negative part of the initial weight. The published
-            experiments take 0.001, or 1e-5.
+        offset: added to the positive and the negative part of each initial weight. The published experiments use 0.001 or
+            1e-5.
         exclude: names of submodules to leave as they are.
 
     >>> layer = plus_minus(nn.Linear(2, 1))
@@ -50,11 +50,11 @@ def plus_minus(model: Model, *, offset: float = 1e-3, exclude: Collection[str] =
 def fixed_sign(
     model: Model, *, smallest: float = 1e-5, exclude: Collection[str] = (), generator: torch.Generator | None = None
 ) -> Model:
-    """Every weight and bias keeps its initial sign, and its magnitude is learned. The network computes the same as before.
+    """Every weight and bias keeps its initial sign, and its magnitude is learned. The outputs do not change.
 
     Args:
         model: converted in place, and returned.
-        smallest: the magnitude of weights that are zero (such as biases often are); their signs are drawn at random.
+        smallest: the magnitude of weights that are zero (biases often are); their signs are drawn at random.
         exclude: names of submodules to leave as they are.
         generator: for those random signs.
 
@@ -90,25 +90,25 @@ def dale(
     The sign belongs to the unit a connection comes from: to a column of a linear layer's weight, to an input channel of a
     convolution at all its positions (also behind flattening), to a hidden unit of a recurrent layer in all gates and in the
     layer above, to a component of the embedding for the queries, keys and values of attention, and of its value heads for
-    what follows. `unit_signs` says which are which. An addition is no connection: channel j of a residual stream is one unit,
-    and has one sign wherever a layer reads the stream. Activations should be non-negative (ReLU) for a unit to act with one
-    sign only; with tanh it is the weights that are constrained, as in the paper.
+    what follows. `unit_signs` says which are which. An addition is not a connection: channel j of a residual stream is one
+    unit, and has one sign wherever a layer reads the stream. Activations should be non-negative (ReLU) for a unit to act with
+    one sign only; with tanh only the weights are constrained, as in the paper.
 
-    Biases are plus-minus: every unit hears one excitatory and one inhibitory unit that are always on.
+    Biases are plus-minus, as if from one excitatory and one inhibitory unit that are always on.
 
     Args:
         model: converted in place, and returned.
         excitatory_fraction: the share of excitatory units.
         inputs: "both" lets each input of the network excite and inhibit, like a sense with ON and OFF cells: the first layer
-            is plus-minus. "units" gives each input one sign, like all other units; a pixel can then only add to or only take
-            from everything that sees it.
-        input_layers: names of the layers that read inputs; the first one registered by default.
+            is plus-minus. "units" gives each input one sign, like all other units; a pixel can then only excite or only
+            inhibit.
+        input_layers: names of the layers that read the network's inputs; by default the first one registered.
         initialisation: "balanced" draws magnitudes so that the excitation and inhibition of every unit cancel, with the
-            variance the layer's weights have (see `liebayes.nn.units` for the derivation); "naive" keeps their magnitudes,
+            variance of the layer's weights (see `liebayes.nn.units` for the derivation); "naive" keeps their magnitudes,
             which shifts activations and adds an outlier to the spectrum of each layer.
-        offset: for the plus-minus parts, as in `plus_minus`; and the size of weights that are 0, which could not be trained.
-        channels: for names of layers that read flattened channels, how many there are. By default a linear layer registered
-            next after a convolution reads that one's channels.
+        offset: for the plus-minus parts, as in `plus_minus`; also the size given to weights of 0, which could not be trained.
+        channels: for each layer that reads flattened channels, by name, how many there are. By default a linear layer
+            registered right after a convolution reads the channels of that convolution.
         exclude: names of submodules to leave as they are.
         generator: for the balanced initialisation.
 
@@ -134,7 +134,7 @@ def dale(
     for layer in layers:
         if isinstance(layer.module, nn.Bilinear):
             raise ValueError(
-                f"{layer.label()} has weights that read two units at once, so Dale's law says nothing. {way_out(layer.name)}"
+                f"{layer.label()} has weights that read two units at once, so Dale's law does not apply. {way_out(layer.name)}"
             )
         if isinstance(layer.module, RECURRENT) and layer.module.bidirectional:
             raise ValueError(
@@ -180,7 +180,7 @@ def restore(model: Model) -> Model:
     for name, module in constrained:
         lists: Any = module.parametrizations
         if any(not isinstance(part, SignConstraint) for parts in lists.values() for part in parts):
-            raise ValueError(f"{name or 'The module'} has other parametrizations beside its signs. Remove those first.")
+            raise ValueError(f"{name or 'The module'} has other parametrizations besides its signs. Remove those first.")
     for _, module in constrained:
         lists = module.parametrizations
         plain = {}
@@ -232,7 +232,7 @@ def _signs_of_inputs(layer: Layer, name: str, positions: int, excitatory_fractio
 
 
 def _positions(layers: list[Layer], channels: Mapping[str, int]) -> list[int]:
-    """At how many positions each layer reads a unit: more than one behind flattening."""
+    """At how many positions each layer reads a unit: more than one after flattening."""
     result: list[int] = []
     before: int | None = None
     for layer in layers:

@@ -21,7 +21,7 @@ KNOWN = (*LINEAR, *CONVOLUTION, *TRANSPOSED, *EMBEDDING, *RECURRENT, *CELL, *ATT
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of connections. Everything else of a network (norms, thresholds, ...) is left as it is."""
+    """A layer of connections. The rest of a network (norms, thresholds, ...) is left unchanged."""
 
     name: str
     module: nn.Module
@@ -33,7 +33,7 @@ class Layer:
 
     @property
     def biases(self) -> list[str]:
-        """Names of the tensors that add a number to a unit. The key and value that attention may append are such too."""
+        """Names of the tensors that are added to units, including the key and value that attention may append."""
         return [name for name, _ in self.module.named_parameters(recurse=False) if "bias" in name]
 
     def reads_inputs(self, weight: str) -> bool:
@@ -43,7 +43,7 @@ class Layer:
 
     @property
     def channels(self) -> int | None:
-        """For convolutions, the number of channels that come out; the next linear layer reads each at several positions."""
+        """The number of output channels of a convolution; the next linear layer reads each at several positions."""
         return self.module.out_channels if isinstance(self.module, (*CONVOLUTION, *TRANSPOSED)) else None
 
     def label(self, tensor: str = "") -> str:
@@ -52,14 +52,14 @@ class Layer:
         return f"{where} ({kind_of(self.module)})"
 
     def unit_count(self, weight: str) -> int:
-        """How many inputs a weight reads, positions of one channel counted one by one."""
+        """How many inputs a weight reads; every position of a channel counts."""
         shape = getattr(self.module, weight).shape
         if isinstance(self.module, (*TRANSPOSED, *EMBEDDING)):
             return shape[0]
         return shape[1] * (self.module.groups if isinstance(self.module, CONVOLUTION) else 1)
 
     def spread(self, weight: str, per_unit: Tensor) -> Tensor:
-        """A number for each input, in a shape that broadcasts to the weight."""
+        """One number per input, in a shape that broadcasts to the weight."""
         ndim = getattr(self.module, weight).ndim
         if isinstance(self.module, (*TRANSPOSED, *EMBEDDING)):
             return per_unit.view(-1, *[1] * (ndim - 1))
@@ -70,7 +70,7 @@ class Layer:
         return per_unit.view(1, -1, *[1] * (ndim - 2))
 
     def to_rows(self, t: Tensor) -> Tensor:
-        """A tensor like a weight as (outputs, fan in): a row holds all connections to one output."""
+        """A tensor in the shape of a weight as (outputs, fan in): a row holds all connections to one output."""
         if isinstance(self.module, EMBEDDING):
             return t.T
         if isinstance(self.module, TRANSPOSED):  # (groups · inputs, outputs, positions)
@@ -90,12 +90,12 @@ class Layer:
 
 
 def kind_of(module: nn.Module) -> str:
-    """The type of a layer, in words."""
+    """The name of a layer's type."""
     return f"nn.{parametrize.type_before_parametrizations(module).__name__}"
 
 
 def find_layers(model: nn.Module, exclude: Collection[str] = ()) -> list[Layer]:
-    """The layers to convert, in the order of registration; refuses by name what cannot be converted."""
+    """The layers to convert, in the order of registration. An error names a layer that cannot be converted."""
     names = {name for name, _ in model.named_modules()}
     unknown = sorted(set(exclude) - names)
     if unknown:
@@ -114,14 +114,14 @@ def _require_convertible(layer: Layer) -> None:
     module = layer.module
     if parametrize.is_parametrized(module):
         raise ValueError(
-            f"{layer.label()} has a parametrization already. Remove it first, a sign constraint with liebayes.nn.restore."
+            f"{layer.label()} has a parametrization already. Remove it first; liebayes.nn.restore removes a sign constraint."
         )
     if isinstance(module, EMBEDDING):
         special = {"padding_idx": module.padding_idx is not None, "max_norm": module.max_norm is not None}
         for setting in [name for name, given in {**special, "sparse": module.sparse}.items() if given]:
             raise ValueError(
-                f"{layer.label()} has {setting}, which needs weights that are zero, rewritten or sparse: "
-                f"magnitudes are neither. Build it without. {way_out(layer.name)}"
+                f"{layer.label()} has {setting}, which needs weights that are zero, rewritten or sparse; "
+                f"magnitudes cannot be. Build it without {setting}. {way_out(layer.name)}"
             )
     for name, p in module.named_parameters(recurse=False):
         if isinstance(p, nn.UninitializedParameter):
@@ -133,7 +133,7 @@ def _require_convertible(layer: Layer) -> None:
 
 
 def _require_untied(model: nn.Module, layers: list[Layer]) -> None:
-    """Two names of one tensor would each get magnitudes of their own, and silently part. A module may have several names."""
+    """Refuses tied weights: each name would get its own magnitudes. One module may have several names."""
     converted = {id(p) for layer in layers for p in layer.module.parameters(recurse=False)}
     seen: dict[int, str] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
@@ -147,5 +147,5 @@ def _slot(model: nn.Module, name: str) -> tuple[int, str]:
 
 
 def way_out(name: str) -> str:
-    """What to do about a layer that is refused, if it is a part of the model."""
+    """What to do about a refused layer, if it is a part of the model."""
     return f"Or leave it as it is, with exclude=[{name!r}]." if name else ""

@@ -23,7 +23,7 @@ def lenet(
 ) -> nn.Sequential:
     """A LeNet from images of `shape` to logits: 5×5 filters padded by 2, ELU, unpadded 3×3 max-pooling of stride 2.
 
-    Weights start normal with variance gain²/fan in, the gain made for ELU (1 at the end); biases start at 0.
+    Weights start normal with variance gain²/fan in, with the gain of ELU (1 in the last layer); biases start at 0.
 
     >>> sum(p.numel() for p in lenet().parameters())
     6600202
@@ -37,7 +37,7 @@ def lenet(
         if min(size) < 3:
             raise ValueError(
                 f"Images of {shape[1]}×{shape[2]} are too small for {len(filters)} layers of 3×3 pooling. "
-                "Give fewer filters, or take another network."
+                "Give fewer filters, or use another network."
             )
         layers += [nn.Conv2d(channels, count, 5, padding=2), nn.ELU(), nn.MaxPool2d(3, stride=2)]
         channels, size = count, [(n - 3) // 2 + 1 for n in size]

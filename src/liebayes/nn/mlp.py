@@ -22,8 +22,8 @@ def mlp(
 ) -> nn.Sequential:
     """A multilayer perceptron from inputs of `shape`, which are flattened, to logits.
 
-    Weights start normal with Glorot's variance 2·gain²/(fan in + fan out), made for tanh near zero; for ReLU take a gain
-    of √2. Biases start at 0.05, as in the published experiments.
+    Weights start normal with Glorot's variance 2·gain²/(fan in + fan out), which suits tanh near zero; for ReLU use a
+    gain of √2. Biases start at 0.05, as in the published experiments.
 
     >>> sum(p.numel() for p in mlp().parameters())
     1594122

@@ -15,7 +15,7 @@ class FilterResponseNorm(nn.Module):
     Args:
         channels: how many channels there are, the second dimension of the input.
         eps: ε. For feature maps of one position, where ν² is one number, take something like 1e-4.
-        threshold: whether `forward` ends with max(y, τ). Without, `thresholded` applies it later, e.g. after an addition.
+        threshold: whether `forward` ends with max(y, τ). If not, `thresholded` applies it later, e.g. after an addition.
 
     >>> norm = FilterResponseNorm(2)
     >>> norm(torch.tensor([[[[3.0, -3.0]], [[4.0, 4.0]]]])).round(decimals=3)
@@ -41,17 +41,17 @@ class FilterResponseNorm(nn.Module):
                 f"Expected images of {self.channels} channels, (batch, {self.channels}, positions...), "
                 f"but got the shape {tuple(x.shape)}."
             )
-        # 16-bit squares overflow at 256 (float16) or lose their small summands (both), so ν² is taken in float32.
+        # 16-bit squares overflow at 256 (float16) or lose small summands (both), so ν² is computed in float32.
         wide = x.float() if x.dtype.itemsize < 4 else x
         response = torch.rsqrt(wide.square().mean(tuple(range(2, x.ndim)), keepdim=True) + self.eps).to(x.dtype)
         y = self._per_channel(self.gamma, x) * (x * response) + self._per_channel(self.beta, x)
         return self.thresholded(y) if self.threshold else y
 
     def thresholded(self, y: Tensor) -> Tensor:
-        """max(y, τ), as y + (|y − τ| − (y − τ))/2: the same gradients, halves at ties included, and τ up to rounding.
+        """max(y, τ), computed as y + (|y − τ| − (y − τ))/2: the same up to rounding, with the same gradients (half at ties).
 
-        torch.maximum saves masks for them, which the compiler stores slowly; it serves where no gradient is asked for, and for
-        16 bits, where rounding would be seen and large numbers overflow.
+        torch.maximum saves masks for its gradients, which compiled code stores slowly. It is used where no gradient is needed,
+        and for 16-bit numbers, where the rounding would show and large numbers would overflow.
         """
         tau = self._per_channel(self.tau, y)
         if y.dtype.itemsize < 4 or not torch.is_grad_enabled():

@@ -25,7 +25,7 @@ class SplitParameters(NamedTuple):
 
 
 def split_parameters(model: nn.Module) -> SplitParameters:
-    """Tells the magnitudes of a network with signs from its other parameters.
+    """Separates the magnitudes of a network with sign constraints from its other parameters.
 
     torch refuses an empty list beside one with names; `parameter_groups` leaves it out.
 
@@ -49,7 +49,7 @@ def split_parameters(model: nn.Module) -> SplitParameters:
 def parameter_groups(model: nn.Module, magnitudes: Mapping[str, Any], others: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Parameter groups for one optimizer, with settings for the magnitudes and settings for everything else.
 
-    A key "kind" says which is which: "magnitudes" or "others". A group without parameters is left out.
+    The key "kind" is "magnitudes" or "others". A group without parameters is left out.
 
     >>> from liebayes.nn import plus_minus
     >>> network = plus_minus(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))

@@ -4,16 +4,17 @@ A weight of a Dale layer is W_ij = s_j·m_ij, with one sign s_j for all outgoing
 same mean a for both kinds, the input Σ_j W_ij x_j of every unit is shifted by a·(n_E − n_I)·mean(x), and W has the eigenvalue
 a·(n_E − n_I), far outside the circle of radius σ√n that the others fill.
 
-The balanced initialisation makes Σ_j W_ij = 0 for every unit i. With r = n_E/n_I, excitatory magnitudes have the deviation
-σ/√r and inhibitory ones σ√r: their means, proportional to the deviations, cancel since n_E/√r = n_I·√r, and the variance
-averaged over the row is (n_E/r + n_I·r)σ²/n = σ², what the layer was initialised with (He, Glorot, ...). What is left over
-from the draw, row by row, is taken off by one more factor. Balance in the mean would not be enough: with W = J + 1uᵀ, where
-u are the means of the columns, powers uᵀJᵏ1 move eigenvalues unless J1 = 0 (Rajan and Abbott, 2006).
+The balanced initialisation makes Σ_j W_ij = 0 for every unit i. With r = n_E/n_I, excitatory magnitudes have the standard
+deviation σ/√r and inhibitory ones σ√r. Their means, proportional to the standard deviations, cancel since n_E/√r = n_I·√r,
+and the variance averaged over the row is (n_E/r + n_I·r)σ²/n = σ², the one the layer was initialised with (He, Glorot, ...).
+One more factor for each row removes the imbalance of the random draw. Balance of the means alone would not be enough: with
+W = J + 1uᵀ, where u are the means of the columns, powers uᵀJᵏ1 move eigenvalues unless J1 = 0 (Rajan and Abbott, 2006).
 
-The largest singular value stays: a matrix with columns of one sign has at least √n_out·‖u‖. It belongs to fluctuations of
-E − I that all units of a layer see in common. The next layer is balanced too and does not see them, so it is the variance
-of m around its mean, not the mean square, that carries signals on and is kept at σ². Magnitudes are exponential, whose mean
-is no larger than its deviation; those of a normal or a uniform distribution are, by factors of 1.3 and 1.7.
+The largest singular value remains: a matrix with columns of one sign has at least √n_out·‖u‖. It belongs to fluctuations of
+E − I that are common to all units of a layer. The next layer is balanced too and does not see them, so signals are carried by
+the variance of m around its mean, not by its mean square, and it is the variance that is kept at σ². Magnitudes are drawn
+from an exponential distribution, whose mean is no larger than its standard deviation; that of a half-normal or a uniform
+distribution is, by a factor of 1.3 or 1.7.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from torch import Tensor
 
 
 def unit_signs(count: int, excitatory_fraction: float = 0.8) -> Tensor:
-    """The signs of the units 0, ..., count − 1 of a layer: inhibitory ones stand at equal distances.
+    """The signs of the units 0, ..., count − 1 of a layer: inhibitory ones are evenly spaced.
 
-    The sign of a unit depends on its number only. So all layers that read the same units agree about them, whatever the
-    network's data flow: branches, residual streams, recurrent layers, attention. Units of a layer are exchangeable before
-    training, so nothing is lost by the regular order.
+    The sign of a unit depends on its number only, so all layers that read the same units agree on it, whatever the data flow
+    of the network: branches, residual streams, recurrent layers, attention. The units of a layer are exchangeable before
+    training, so the regular order loses nothing.
 
     >>> unit_signs(10)
     tensor([ 1,  1, -1,  1,  1,  1,  1, -1,  1,  1], dtype=torch.int8)
     """
     if not (isinstance(excitatory_fraction, numbers.Real) and 0 <= excitatory_fraction <= 1):
         raise ValueError(f"excitatory_fraction must be a number between 0 and 1, but got {excitatory_fraction!r}.")
-    share = 1 - Fraction(excitatory_fraction).limit_denominator(10_000)  # of inhibitory units, exact for 0.8 and its like
+    share = 1 - Fraction(excitatory_fraction).limit_denominator(10_000)  # of inhibitory units; exact for decimals such as 0.8
     steps = torch.arange(count + 1) * share.numerator * 2 + share.denominator
     passed = torch.div(steps, 2 * share.denominator, rounding_mode="floor")  # inhibitory units before the n-th: ⌊n·share + ½⌋
     return (1 - 2 * (passed[1:] - passed[:-1])).to(torch.int8)
@@ -58,5 +59,5 @@ def balanced_magnitudes(sign: Tensor, deviation: float, generator: torch.Generat
         (draw * ~excitatory).sum(1, keepdim=True) / counts[1]
     )
     factor = (ratio * left_over).sqrt()
-    factor = torch.where((counts[0] > 0) & (counts[1] > 0), factor, 1.0)  # with one kind only there is nothing to balance
+    factor = torch.where((counts[0] > 0) & (counts[1] > 0), factor, 1.0)  # nothing to balance if there is one kind only
     return deviation * draw * torch.where(excitatory, 1 / factor, factor)
