@@ -265,3 +265,21 @@ def test_bad_bins(bins: Any) -> None:
 def test_bad_scores_and_weights(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("wrong", [None, 3.0, [0.1, 0.9], "0.5", torch.ones(3, dtype=torch.complex64)], ids=repr)
+def test_what_is_no_tensor_of_real_numbers_is_refused(wrong: Any) -> None:
+    good = torch.rand(3)
+    for call in (
+        lambda: metrics.auroc(wrong, good),
+        lambda: metrics.auroc(good, wrong),
+        lambda: metrics.sparsity(wrong),
+        lambda: metrics.localisation(wrong, 1),
+    ):
+        with pytest.raises(ValueError, match=r"must be a tensor of real numbers, but got .*torch\.as_tensor"):
+            call()
+    for options in ({"threshold": "0.1"}, {"mass": None}, {"mass": math.nan}):
+        with pytest.raises(ValueError, match=r"must be a share in \(0, 1\]"):
+            metrics.sparsity(good, **options)
+    with pytest.raises(ValueError, match="window must be from 1 to 3"):
+        metrics.localisation(torch.ones(1, 3, 3), 1.5)  # type: ignore[arg-type]

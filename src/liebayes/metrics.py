@@ -6,6 +6,7 @@ Everything is computed in float64 and returned as Python numbers, or as tensors 
 
 from __future__ import annotations
 
+import numbers
 from typing import NamedTuple
 
 import torch
@@ -68,7 +69,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> Reli
     (tensor([0, 2]), tensor([   nan, 0.8000], dtype=torch.float64))
     """
     p, y = _checked(probabilities, labels)
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+    if isinstance(bins, bool) or not isinstance(bins, numbers.Integral) or bins < 1:
         raise ValueError(f"bins must be a whole number of at least 1, but got {bins!r}.")
     edges = torch.arange(bins + 1, dtype=torch.float64, device=p.device) / bins
     confidence, guess = p.max(1)
@@ -112,6 +113,7 @@ def auroc(scores_inside: Tensor, scores_outside: Tensor) -> float:
     """
     named = {"scores_inside": scores_inside, "scores_outside": scores_outside}
     for name, scores in named.items():
+        _require_real(name, scores)
         if scores.ndim != 1 or len(scores) == 0:
             raise ValueError(f"{name} must be one score for each input, but its shape is {tuple(scores.shape)}.")
         if bool(torch.isnan(scores).any()):
@@ -167,11 +169,12 @@ def sparsity(weights: Tensor, threshold: float = 0.01, mass: float = 0.9) -> Spa
     >>> sparsity(torch.tensor([0.0, 0.0, -1.0, 0.0]))
     Sparsity(below=0.75, mass_count=1, mass_share=0.25, hoyer=1.0, gini=0.75)
     """
+    _require_real("weights", weights)
     if weights.numel() == 0 or not bool(torch.isfinite(weights).all()):
         raise ValueError(f"weights must be finite numbers, at least one, but got a tensor of shape {tuple(weights.shape)}.")
     for name, value in (("threshold", threshold), ("mass", mass)):
-        if not 0 < value <= 1:
-            raise ValueError(f"{name} must be a share in (0, 1], but got {value}.")
+        if not (isinstance(value, numbers.Real) and 0 < value <= 1):
+            raise ValueError(f"{name} must be a share in (0, 1], but got {value!r}.")
     sizes = weights.detach().double().abs().flatten().sort(descending=True)[0]
     n, largest = len(sizes), float(sizes[0])
     if largest == 0:
@@ -199,13 +202,20 @@ def localisation(maps: Tensor, window: int) -> Tensor:
     >>> localisation(maps, 2)
     tensor([1.0000, 0.4444], dtype=torch.float64)
     """
+    _require_real("maps", maps)
     if maps.ndim != 3 or not bool((maps >= 0).all()):
         raise ValueError(f"maps must be numbers that are not negative, (maps, height, width), but got {tuple(maps.shape)}.")
-    if not 1 <= window <= min(maps.shape[1:]):
-        raise ValueError(f"window must be from 1 to {min(maps.shape[1:])}, the smaller side of the maps, but is {window}.")
+    if not (isinstance(window, numbers.Integral) and 1 <= window <= min(maps.shape[1:])):
+        raise ValueError(f"window must be from 1 to {min(maps.shape[1:])}, the smaller side of the maps, but is {window!r}.")
     values = maps.detach().double().unsqueeze(1)
-    sums = torch.nn.functional.avg_pool2d(values, window, stride=1).flatten(1).amax(1) * window**2
+    sums = torch.nn.functional.avg_pool2d(values, int(window), stride=1).flatten(1).amax(1) * window**2
     return sums / values.flatten(1).sum(1)
+
+
+def _require_real(name: str, value: object) -> None:
+    if not isinstance(value, Tensor) or value.dtype.is_complex or value.is_quantized:
+        came = str(value.dtype) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ValueError(f"{name} must be a tensor of real numbers, but got {came}. Make one: torch.as_tensor(...).")
 
 
 def _checked_probabilities(probabilities: Tensor) -> Tensor:

@@ -28,7 +28,8 @@ def test_a_run(folder: Path, rule: str, capsys: pytest.CaptureFixture[str]) -> N
     assert last["test_accuracy"] > 0.95
     assert last["test_nll"] < 0.2
     with safe_open(str(folder / rule / "posterior.safetensors"), framework="pt") as file:
-        kinds = {(entry["group"], entry["base"].split("(")[0]) for entry in json.loads(file.metadata()["families"]).values()}
+        families = json.loads(file.metadata()["liebayes"])["families"]
+    kinds = {(entry["group"], entry["base"].split("(")[0]) for entry in families.values()}
     assert kinds == {("DiagonalAffine()", "Normal")}
     assert main(["evaluate", str(folder / rule), "--samples", "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["test_nll"] == pytest.approx(last["test_nll"], rel=1e-5)

@@ -24,7 +24,7 @@ def parse(text: str) -> Base:
     >>> parse("StudentT(df=5, scale=0.1)")
     StudentT(df=5.0, scale=0.1)
     """
-    match = _CALL.fullmatch(text.strip())
+    match = _CALL.fullmatch(text.strip()) if isinstance(text, str) else None
     kind = _NAMED.get(match["name"].lower()) if match else None
     if match is None or kind is None:
         known = ", ".join(sorted(k.__name__ for k in _NAMED.values()))

@@ -16,11 +16,12 @@ from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Metric
 from . import distributed
+from .checkpoint import own_precision, with_own_objects
 from .noise import Source, choose_source
 from .protocol import Phase
 from .rule import GaussNewtonRule, LieGroupRule, Rule
 from .sampling import SamplingOptimizer
-from .settings import OBJECTS, Curvature, Prior, named, own_precision, prepare, whole_number, with_own_objects, written
+from .settings import OBJECTS, Curvature, Prior, named, prepare, whole_number, written
 from .store import family_of, fit_state
 
 
@@ -103,7 +104,7 @@ class LieGroupBLR(SamplingOptimizer):
     ) -> None:
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f'nonfinite must be "raise" or "skip", but got {nonfinite!r}.')
-        self.mc_samples: int = whole_number("mc_samples", mc_samples, "a whole number of at least 1", least=1)
+        self.mc_samples: int = whole_number("mc_samples", mc_samples, "a whole number of at least 1", 1, 1 << 32)
         self.nonfinite = nonfinite
         self.foreach = foreach
         self.process_group: Any = process_group
@@ -179,7 +180,7 @@ class LieGroupBLR(SamplingOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from a checkpoint, to the bit. Groups, bases, metrics and priors must be those it was written with."""
         self._refuse_inside("A checkpoint cannot be loaded")
-        restored = with_own_objects(self.param_groups, state_dict)
+        restored = with_own_objects(self.param_groups, state_dict, {*self.defaults, *self._own_defaults})
         own = state_dict["liebayes"]
         noise = choose_source(own["noise"])
         states: dict[Tensor, dict[str, Any]] = {}

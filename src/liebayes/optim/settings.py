@@ -15,7 +15,7 @@ from torch import Tensor
 from ..groups import LieGroup, Product
 from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import require_metric
-from .distributed import is_sharded, require_shardable, shard_like
+from .distributed import require_shardable
 from .noise import Source
 from .rule import layout_for
 
@@ -48,7 +48,7 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
     `options` are those that a group may have of its own.
     """
     _require_known(settings, options)
-    _require_numbers(settings)
+    require_numbers(settings)
     group, base = settings["group"], settings["base"]
     require_group(group)
     if isinstance(group, Product):
@@ -134,38 +134,6 @@ def describe(value: Any) -> Any:
     return value if isinstance(value, (int, float, str)) else repr(value)
 
 
-# Checkpoints: tensors, numbers and strings only, so that `torch.load(weights_only=True)` reads them.
-
-
-def with_own_objects(groups: list[dict[str, Any]], state_dict: dict[str, Any]) -> list[dict[str, Any]]:
-    """The checkpoint's parameter groups with the optimizer's own objects, which must be those it was written with."""
-    if state_dict.get("liebayes") is None:
-        raise ValueError("This is not a checkpoint of a liebayes optimizer: it has no entry 'liebayes'.")
-    count = len(state_dict["param_groups"])
-    if count != len(groups):
-        raise ValueError(f"The checkpoint has {count} parameter groups, but this optimizer has {len(groups)}.")
-    restored = []
-    for settings, saved in zip(groups, state_dict["param_groups"], strict=True):
-        for key in OBJECTS:
-            mine = describe(settings[key])
-            if mine != saved[key]:
-                raise ValueError(
-                    f"The checkpoint was written with {key} {saved[key]!r}, but this optimizer has {mine!r}. "
-                    "Build the optimizer with the same settings."
-                )
-        new = {key: value for key, value in settings.items() if key not in saved}  # options that the writer did not have yet
-        restored.append({**new, **saved, **{key: settings[key] for key in OBJECTS}})
-    return restored
-
-
-def own_precision(value: Any, p: Tensor) -> Any:
-    """A state as the checkpoint has it, on the parameter's device and cut as it is cut; torch would cast it to its dtype."""
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().to(p.device, copy=True)
-    return shard_like(value, p).clone() if is_sharded(p) and not is_sharded(value) else value
-
-
 # Numbers.
 
 
@@ -174,23 +142,35 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
     value = settings[name]
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
         value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, int) and value.bit_length() > 1000:  # no float holds it
+        return False
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value of a checkpoint is a whole number of zero or more, of 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def shown(value: Any) -> str:
+    """A value in a message; integers may be too long to print."""
+    return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 64 else repr(value)
 
 
 def require_data_size(settings: dict[str, Any]) -> None:
     """The check of N, which bases by default are made of before there is a parameter group."""
     if not (is_number(settings, "data_size") and settings["data_size"] >= 1):
         raise ValueError(
-            f"data_size must be the number of training data, at least 1, but got {settings['data_size']!r}. Pass a number, "
-            "such as len(training_set)."
+            f"data_size must be the number of training data, at least 1, but got {shown(settings['data_size'])}. Pass a "
+            "number, such as len(training_set)."
         )
 
 
-def whole_number(name: str, value: Any, expected: str = "a whole number", least: float = -math.inf) -> int:
-    """An option of the optimizer that is a whole number."""
+def whole_number(name: str, value: Any, expected: str = "a whole number", least: int = -1 << 63, most: int = 1 << 64) -> int:
+    """An option of the optimizer that is a whole number, of 64 bits unless it has a narrower range."""
     given = {name: value}
-    if not is_number(given, name) or int(given[name]) != given[name] or given[name] < least:
-        raise ValueError(f"{name} must be {expected}, but got {value!r}.")
+    if not is_number(given, name) or int(given[name]) != given[name] or not least <= given[name] < most:
+        raise ValueError(f"{name} must be {expected}, but got {shown(value)}.")
     return int(given[name])
 
 
@@ -211,24 +191,28 @@ def _require_known(settings: dict[str, Any], options: Collection[str]) -> None:
             )
 
 
-def _require_numbers(settings: dict[str, Any]) -> None:
+def require_numbers(settings: dict[str, Any], where: str = "") -> None:
     def require(name: str, ok: bool, expected: str) -> None:
         if not ok:
-            raise ValueError(f"{name} must be {expected}, but got {settings[name]!r}.")
+            raise ValueError(f"{where}{name} must be {expected}, but got {shown(settings[name])}.")
 
     number = partial(is_number, settings)
-    require("lr", number("lr") and settings["lr"] >= 0, "zero or positive")
+    require("lr", number("lr") and settings["lr"] >= 0, "a number, zero or positive")
     require_data_size(settings)
     require("temperature", number("temperature") and settings["temperature"] >= 0, "zero or positive")
     require("momentum", number("momentum") and 0 <= settings["momentum"] < 1, "in [0, 1)")
-    require("initial_scale", number("initial_scale") and settings["initial_scale"] > 0, "positive")
     require("curvature", settings["curvature"] in get_args(Curvature), '"samples" or "gauss-newton"')
     require("width_rate", number("width_rate") and 0 < settings["width_rate"] <= 1, "in (0, 1]")
     width = settings["start_width"]
     require("start_width", width is None or (number("start_width") and width > 0), "positive, or None for the base's own")
-    for name in ("scale_lr", "max_step"):
+    for name in {"initial_scale", "scale_lr_ratio"} & set(settings):
+        require(name, number(name) and settings[name] > 0, "positive")
+    for name in {"scale_lr", "max_step"} & set(settings):
         require(name, settings[name] is None or (number(name) and settings[name] > 0), "positive, or None")
     beta = settings["scale_momentum"]
-    require("scale_momentum", beta is None or (number("scale_momentum") and 0 <= beta < 1), "in [0, 1), or None")
+    of_checkpoint = "scale_lr_ratio" in settings
+    ok = number("scale_momentum") and 0 <= beta < 1
+    require("scale_momentum", ok or (beta is None and not of_checkpoint), "in [0, 1), or None")
     prior = settings["prior"]
     require("prior", callable(prior) or (number("prior") and prior >= 0), "a precision of zero or more, or a function")
+    require("maximize", isinstance(settings["maximize"], bool), "True or False")
