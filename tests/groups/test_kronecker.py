@@ -258,7 +258,7 @@ def test_kl_divergence_is_that_of_multivariate_normals() -> None:
 
 
 def test_what_is_no_kronecker_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="left factor is one of 'triangular', 'diagonal', 'none', but got 'full'"):
+    with pytest.raises(ValueError, match="left factor must be one of 'triangular', 'diagonal', 'none', but got 'full'"):
         Kronecker("full")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Additive"):
         Kronecker("none", "none")

@@ -159,7 +159,7 @@ FORGERIES: dict[str, tuple[Edit, str]] = {
     "code as a group": (family(group="__import__('os').system('false')"), "none of the library"),
     "code as an argument": (family(group="Kronecker(left=print(1))"), "none of the library"),
     "a type as a group": (family(group="LieGroup()"), "none of the library"),
-    "bad argument": (family(group="Kronecker(left='round')"), "none of the library .*factor is one of"),
+    "bad argument": (family(group="Kronecker(left='round')"), "none of the library .*factor must be one of"),
     "a huge argument": (
         family(group=f"Conjugated(group=Affine(), chart=Interval(low=0, high={10**400}))"),
         "none of the library",

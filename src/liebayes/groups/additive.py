@@ -22,7 +22,7 @@ class Shift(NamedTuple):
 
 
 class Additive(LieGroup[Shift]):
-    """Translations. The family keeps the shape and the width of its base; only its place is learned.
+    """Translations. The family keeps the shape and the width of its base; only its location is learned.
 
     >>> group = Additive()
     >>> group.act(Shift(torch.tensor([1.0])), torch.tensor([2.0]))
@@ -49,7 +49,7 @@ class Additive(LieGroup[Shift]):
         return X
 
     def move(self, g: Shift, X: Shift, t: float) -> Shift:
-        return Shift(torch.add(g.shift, X.shift, alpha=t))  # one rounding, as gradient descent has it
+        return Shift(torch.add(g.shift, X.shift, alpha=t))  # rounded once, as in gradient descent
 
     def at(self, point: Tensor, scale: float = 1.0) -> Shift:
         return Shift(point.clone())

@@ -28,13 +28,13 @@ class MatrixShift(NamedTuple):
 class Affine(LieGroup[MatrixShift]):
     """All affine maps of ℝ^P: any covariance, in P² + P numbers.
 
-    Rotations leave an isotropic Normal base as it is, so the Fisher metric is singular there; `TriangularAffine` reaches
-    the same Gaussians without them. On other bases with a finite variance the rotations count; where they hardly do
-    (a StudentT of 80 degrees of freedom), their noise would drown everything else, and the metric is refused too.
+    Rotations leave an isotropic Normal base unchanged, so its Fisher metric is singular; `TriangularAffine` reaches the same
+    Gaussians without rotations. On other bases with a finite variance, rotations matter. Where they hardly do (a StudentT with
+    80 degrees of freedom), their noise would dominate everything else, and the metric is refused too.
 
-    In floating point the condition number of A is bounded (`condition_limit`): constant steps in one direction raise it by a
-    factor a step, and past the bound rounding decides whether A has an inverse at all. There its smallest singular values
-    stay where they are, and a warning says so; `TriangularAffine` keeps logarithms, and has no such bound.
+    In floating point the condition number of A is bounded (`condition_limit`): constant steps in one direction multiply it by
+    a factor per step, and past the bound rounding decides whether A has an inverse at all. At the bound the smallest singular
+    values stop shrinking, with a warning. `TriangularAffine` stores logarithms and has no such bound.
 
     >>> group = Affine()
     >>> group.act(group.at(torch.tensor([1.0, 0.0]), scale=2.0), torch.tensor([3.0, 1.0]))
@@ -100,7 +100,7 @@ class Affine(LieGroup[MatrixShift]):
         return MatrixShift(eye.expand_as(g.matrix).clone(), torch.zeros_like(g.shift))
 
     def flat(self, X: MatrixShift, base: Base) -> MatrixShift:
-        """Independent coordinates: with ε centred at its mean, X_ii pairs with y_i only, and X_ij with X_ji only.
+        """For independent coordinates, with ε centred at its mean, X_ii couples only to y_i, and X_ij only to X_ji.
 
         The pair (ij), (ji) has the block [[a, 1], [1, a]] with a = E[s²]·Var(ε), since E[s_i ε_i] = −1.
         """
@@ -121,7 +121,7 @@ class Affine(LieGroup[MatrixShift]):
         if U.shape[-1] > 1 and abs(a - 1) < 1e-3:
             raise ValueError(
                 f"The Fisher metric of Affine on {base} is singular, or nearly so: the rotations (antisymmetric directions "
-                "of the matrix) leave this base as it is. Use TriangularAffine, which reaches the same covariances, or "
+                "of the matrix) leave this base unchanged. Use TriangularAffine, which reaches the same covariances, or "
                 "Absorbed()."
             )
         mean = base.mean
@@ -153,13 +153,13 @@ class Affine(LieGroup[MatrixShift]):
 
 
 def require_vector(group: LieGroup[Any], point: Tensor) -> None:
-    """Matrix groups act on vectors; leading dimensions of a start would be independent blocks, which a start never means."""
+    """Refuses scalars: matrix groups act on vectors, the last dimension of a start."""
     if point.ndim == 0:
         raise ValueError(f"{type(group).__name__} acts on vectors, but got a scalar. Give a tensor of shape (P,).")
 
 
 def wide(matrix: Tensor) -> Tensor:
-    """At least float32: torch has no solvers below that, and its `matrix_exp` returns nonsense there."""
+    """The matrix in float32 at least: torch has no solvers below that, and its `matrix_exp` is wrong there."""
     return matrix.float() if matrix.dtype.itemsize < 4 else matrix
 
 
@@ -187,7 +187,7 @@ def outer_mean(left: Tensor, right: Tensor, shape: torch.Size) -> MatrixShift:
 
 
 def matrix_shift_exp(X: MatrixShift) -> MatrixShift:
-    """exp of the matrix [[X, y], [0, 0]]: the embedding of A.5 carries φ(X)y along without dividing by X."""
+    """exp of the matrix [[X, y], [0, 0]]: the embedding of A.5 gives φ(X)y without dividing by X."""
     x, y = X
     embedded = torch.nn.functional.pad(torch.cat([x, y.unsqueeze(-1)], -1), (0, 0, 0, 1))
     result = torch.linalg.matrix_exp(wide(embedded)).to(x.dtype)
@@ -195,7 +195,7 @@ def matrix_shift_exp(X: MatrixShift) -> MatrixShift:
 
 
 def rescaled(matrix: Tensor) -> Tensor:
-    """The matrix at a size that its float can hold, as `scale_of` does for a scale; a common factor keeps it invertible."""
+    """The matrix scaled into the range of its dtype, as `scale_of` does for a scale; a common factor keeps it invertible."""
     if matrix.numel() == 0:
         return matrix
     low, high = scale_range(matrix.dtype)
@@ -204,7 +204,7 @@ def rescaled(matrix: Tensor) -> Tensor:
 
 
 def condition_limit(dtype: torch.dtype, dim: int) -> float:
-    """The largest condition number of a P×P matrix A that its float can hold: 1/(8√P·eps), and 2 at least.
+    """The largest condition number that a P×P matrix A can have in its dtype: 1/(8√P·eps), and at least 2.
 
     Rounding the entries of A moves its singular values by up to eps/2·‖A‖_F ≤ eps/2·√P·σ_max. Within this limit that is a
     sixteenth of the smallest of them, which leaves room for the rounding of products and factorisations.
@@ -213,7 +213,7 @@ def condition_limit(dtype: torch.dtype, dim: int) -> float:
 
 
 def within_float(left: Tensor, right: Tensor) -> Tensor:
-    """The product of two invertible matrices, with its small singular values raised where its float would lose them."""
+    """The product of two invertible matrices, its smallest singular values raised where the dtype would lose them."""
     product = rescaled(left @ right)
     if product.numel() == 0:
         return product
@@ -233,7 +233,7 @@ def within_float(left: Tensor, right: Tensor) -> Tensor:
         RuntimeWarning,
         stacklevel=3,
     )
-    # Past the limit rounding may have turned the sign of the determinant, which is that of the factors' determinants.
+    # Past the limit rounding may have flipped the sign of the determinant, which the factors' determinants tell.
     turned = torch.linalg.slogdet(wide(left)).sign * torch.linalg.slogdet(wide(right)).sign * torch.linalg.det(U @ Vh) < 0
     S = S.clamp_min(S[..., :1] / limit)
     S = torch.cat([S[..., :-1], torch.where(turned.unsqueeze(-1), -S[..., -1:], S[..., -1:])], -1)
@@ -241,13 +241,13 @@ def within_float(left: Tensor, right: Tensor) -> Tensor:
 
 
 def row_norms(matrix: Tensor) -> Tensor:
-    """The length of every row, in units of its largest entry, whose square would leave the float's range."""
+    """The norm of every row, computed relative to its largest entry, whose square may leave the float's range."""
     size = matrix.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
     return torch.linalg.vector_norm(wide(matrix / size), dim=-1).to(matrix.dtype) * size.squeeze(-1)
 
 
 def saturated(x: Tensor) -> Tensor:
-    """Numbers without a logarithm, kept in the same range."""
+    """The numbers clamped to the range of scales."""
     _, high = scale_range(x.dtype)
     return x.clamp(-high, high)
 
@@ -258,12 +258,12 @@ def set_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
 
 
 def mixing(base: Base) -> float:
-    """a = E[s²]·Var(ε), the weight of the off-diagonal directions; infinite without a variance."""
+    """a = E[s²]·Var(ε), the weight of the off-diagonal directions; infinite if the variance is."""
     return base.fisher_shift * base.variance
 
 
 def centred_constants(base: Base) -> tuple[float, float, float]:
-    """c_X, B, c_y of ε − E[ε]: the dilation 1 + εs turns into 1 + εs − μs."""
+    """c_X, B, c_y of ε − E[ε]: the dilation 1 + εs becomes 1 + εs − μs."""
     mean, c_X, B, c_y = base.mean, base.fisher_scale, base.fisher_cross, base.fisher_shift
     return c_X - 2 * mean * B + mean**2 * c_y, B - mean * c_y, c_y
 

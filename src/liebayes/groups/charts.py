@@ -1,7 +1,7 @@
 """Supports as charts φ: support → ℝᵖ (positive numbers, intervals, simplices, …), each with its inverse and its Jacobian.
 
 A chart carries any group of ℝᵖ over to its support, g·θ = φ⁻¹(g·φ(θ)); `conjugated.py` has that group. Everything is computed
-from logarithms, so that points near an edge keep their digits, and gradients do not vanish before the density does.
+from logarithms, so points near an edge keep their digits, and gradients do not vanish before the density does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Chart(ABC):
     """A smooth bijection φ from a support onto ℝᵖ, for tensors with any number of leading dimensions."""
 
     real_rank: ClassVar[int] = 1
-    """How many trailing dimensions of φ(θ) belong together: 0 where every number has its own chart, 1 for vectors."""
+    """How many trailing dimensions of φ(θ) form one point: 0 if every number has its own chart, 1 for vectors."""
 
     words: ClassVar[str]
     """The support in words, with the chart's settings in braces."""
@@ -38,10 +38,10 @@ class Chart(ABC):
 
     @abstractmethod
     def log_jacobian(self, z: Tensor) -> Tensor:
-        """log |det ∂φ⁻¹(z)/∂z|, one value for each of what belongs together.
+        """log |det ∂φ⁻¹(z)/∂z|, one value for each point.
 
-        Where θ has more numbers than the support has dimensions, it is that of the free ones: the first K − 1 of a simplex,
-        the entries below the diagonal of a Cholesky factor of correlations, the lower triangle of a covariance.
+        Where θ has more numbers than the support has dimensions, the determinant is over the free ones: the first K − 1 of a
+        simplex, the entries below the diagonal of a Cholesky factor of correlations, the lower triangle of a covariance.
         """
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Chart(ABC):
         return self.words.format(**vars(self))
 
     def normal_moments(self, mean: Tensor, stddev: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance of φ⁻¹(z) for Normal z, number by number; None where they depend on correlations."""
+        """Mean and variance of φ⁻¹(z) for Normal z, elementwise; None where they depend on correlations."""
         return None
 
 
@@ -75,7 +75,7 @@ class Elementwise(Chart):
     real_rank = 0
 
     def normal_moments(self, mean: Tensor, stddev: Tensor) -> tuple[Tensor, Tensor]:
-        """By the trapezoidal rule, which for smooth integrands that vanish at both ends is exact up to rounding."""
+        """By the trapezoidal rule, which is exact up to rounding for smooth integrands that vanish at both ends."""
         x = torch.linspace(-9, 9, 1025, dtype=torch.float64, device=mean.device)
         w = torch.softmax(-0.5 * x.square(), 0)
         values = self.from_real(mean.double().unsqueeze(-1) + stddev.double().unsqueeze(-1) * x)
@@ -106,7 +106,7 @@ class Real(Elementwise):
 
 
 class HalfLine(Elementwise):
-    """θ = origin ± e^z. On Normal noise these are the log-normal families, shifted and mirrored."""
+    """θ = origin ± e^z. On a Normal base these are the log-normal families, shifted and mirrored."""
 
     sign: ClassVar[int] = 1
 
@@ -139,7 +139,7 @@ class HalfLine(Elementwise):
 
 @dataclass(frozen=True)
 class Positive(HalfLine):
-    """(0, ∞) with φ = log: the affine group acts as θ ↦ bθᵃ, on Normal noise the log-normal family with its width learned.
+    """(0, ∞) with φ = log: the affine group acts as θ ↦ bθᵃ; on a Normal base, the log-normal family with a learned width.
 
     >>> Positive().from_real(torch.tensor([0.0, 1.0]))
     tensor([1.0000, 2.7183])
@@ -216,7 +216,7 @@ class Interval(Elementwise):
 
 @cache
 def _next_to(edge: float, inwards: float, dtype: torch.dtype) -> float:
-    """The number next to an edge: rounding must not put a point on it, where losses have no value."""
+    """The float next to an edge: rounding must not put a point on the edge, where losses have no value."""
     ends = torch.tensor([edge, inwards], dtype=dtype)
     tiny = math.copysign(torch.finfo(dtype).tiny, inwards - edge)
     return float(torch.nextafter(ends[0], ends[1])) if edge else tiny
@@ -227,9 +227,9 @@ def _next_to(edge: float, inwards: float, dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True)
 class Simplex(Chart):
-    """K positive numbers that sum to 1, by breaking a stick: θ_k is the share σ(z_k − log(K − k)) of what is left.
+    """K positive numbers that sum to 1, by stick breaking: θ_k is the share σ(z_k − log(K − k)) of what is left.
 
-    z = 0 is the centre of the simplex. The last dimension is the simplex; others are a batch of them.
+    z = 0 is the centre of the simplex. The last dimension is the simplex, the others are a batch.
 
     >>> Simplex().from_real(torch.zeros(2))
     tensor([0.3333, 0.3333, 0.3333])
@@ -378,7 +378,7 @@ class Covariance(Chart):
 
 @cache
 def _triangle_index(count: int, offset: int) -> Tensor:
-    """For every entry of the matrix its place among the entries of the triangle, row by row; `count` where it has none."""
+    """For every entry of the matrix its place among the entries of the triangle, row by row; `count` outside of it."""
     size = _side(count, offset)
     rows, columns = torch.tril_indices(size, size, offset)
     index = torch.full((size, size), count)
@@ -387,7 +387,7 @@ def _triangle_index(count: int, offset: int) -> Tensor:
 
 
 def _triangle(z: Tensor, offset: int) -> Tensor:
-    """The numbers in the lower triangle of a matrix, with or without its diagonal, and zeros elsewhere."""
+    """A matrix with the numbers in its lower triangle, with or without the diagonal, and zeros elsewhere."""
     return pad(z, (0, 1))[..., _triangle_index(z.shape[-1], offset).to(z.device)]
 
 
@@ -398,7 +398,7 @@ def _entries(matrix: Tensor, offset: int) -> Tensor:
 
 
 def _side(count: int, offset: int) -> int:
-    """K of the K × K matrix whose lower triangle, with (0) or without (−1) its diagonal, has so many entries."""
+    """K of the K × K matrix whose lower triangle, with (0) or without (−1) its diagonal, has `count` entries."""
     return (math.isqrt(8 * count + 1) - 1) // 2 - offset
 
 

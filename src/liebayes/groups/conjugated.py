@@ -1,6 +1,6 @@
-"""Any group on any support: a chart φ carries it over, g·θ = φ⁻¹(g·φ(θ)) (Sec. 3.1; not in the paper).
+"""Any group on any support, carried over by a chart φ: g·θ = φ⁻¹(g·φ(θ)) (Sec. 3.1; not in the paper).
 
-The action is not affine, so that term ② keeps its Jacobian: with J = log |det ∂φ⁻¹/∂z| and z = φ(θ),
+The action is not affine, so term ② keeps its Jacobian: with J = log |det ∂φ⁻¹/∂z| and z = φ(θ),
 
     log |det ∂(g·θ)/∂θ| = J(g·z) + log |det ∂(g·z)/∂z| − J(z).
 """
@@ -21,9 +21,9 @@ E = TypeVar("E")
 class Conjugated(LieGroup[E]):
     """φ⁻¹ ∘ G ∘ φ: the elements, products and exponentials of G, acting on the support of a chart.
 
-    On positive numbers it takes the bases of the half line: `DiagonalAffine` on `Exponential` or `Rayleigh` is the Weibull
-    family, on `LogNormal` the log-normal one with its width learned. `liebayes.fit` carries bases over too, and takes any
-    support: `fit(..., supports=...)`.
+    On positive numbers it acts on the bases of the half line: `DiagonalAffine` on `Exponential` or `Rayleigh` is the Weibull
+    family, on `LogNormal` the log-normal family with a learned width. `liebayes.fit` carries bases over as well, so it works
+    on any support: `fit(..., supports=...)`.
 
     >>> import torch
     >>> from liebayes.groups import DiagonalAffine

@@ -33,7 +33,7 @@ class ScaleShift(NamedTuple):
 
 
 class DiagonalAffine(LieGroup[ScaleShift]):
-    """A place and a width for every coordinate: mean-field variational inference on any base.
+    """A location and a width for every coordinate: mean-field variational inference on any base.
 
     >>> group = DiagonalAffine()
     >>> group.act(group.at(torch.tensor([1.0]), scale=2.0), torch.tensor([3.0]))

@@ -1,4 +1,4 @@
-"""The two scalar functions behind every exponential map, written so that they survive floating point."""
+"""The two scalar functions behind every exponential map, safe in floating point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 def scale_of(log_scale: Tensor) -> Tensor:
     """e^x, positive and finite for every finite x.
 
-    The float's exponent range is used up to nine tenths; the rest is left to the noise that multiplies a scale.
+    Nine tenths of the float's exponent range are used; the rest is left for the noise that multiplies a scale.
     """
     low, high = _log_range(log_scale.dtype)
     return log_scale.clamp(low, high).exp()
@@ -33,7 +33,7 @@ def scale_range(dtype: torch.dtype) -> tuple[float, float]:
 def expm1_ratio(x: Tensor, differentiable: bool = True) -> Tensor:
     """(e^x − 1)/x, with its series where x is small: 1 + x/2 + x²/6 + x³/24.
 
-    The series is for the derivative: the value is exact without it at every x but 0, in a third of the time.
+    The series is for the derivative. Without it the value is exact at every x but 0, in a third of the time.
     """
     if not differentiable:
         away = x.masked_fill(x == 0, torch.finfo(x.dtype).tiny)

@@ -1,8 +1,8 @@
 """One factor of a Kronecker product: lower triangular with a positive diagonal, diagonal, or absent (the identity).
 
-Which of them is seen from the shapes: a diagonal factor has an empty block below its diagonal, an absent one an empty
-diagonal as well. As in `TriangularAffine`, a factor of the group keeps the logarithms of its diagonal and the entries below
-it, and one of the algebra the entries of both; methods say which of the two they are for. Leading dimensions are a batch.
+The shapes tell which: a diagonal factor has an empty block below its diagonal, an absent one an empty diagonal as well. As in
+`TriangularAffine`, a factor in the group stores the logarithms of its diagonal and the entries below it, and one in the
+algebra the entries of both; methods say which of the two they are for. Leading dimensions are a batch.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ class Factor(NamedTuple):
         return Factor(log_diagonal, saturated((F + F @ X.lower.tril(-1)).tril(-1)))
 
     def average_precision(self, S: Factor, rate: float) -> Factor:
-        """F·J⁻¹ with J lower triangular and JᵀJ = (1 − rate)·1 + rate·S, of which S is given as a covector: its lower part."""
+        """F·J⁻¹ with J lower triangular and JᵀJ = (1 − rate)·1 + rate·S; S is given as a covector, by its lower part."""
         if not self.triangular:
             return Factor(self.log_diagonal - 0.5 * torch.log1p(rate * (S.log_diagonal - 1)), self.lower)
         below = rate * S.lower.tril(-1)
         M = wide(below + below.mT + torch.diag_embed(1 + rate * (S.log_diagonal - 1)))
-        # JᵀJ is a Cholesky factorisation from the last row on: that of the matrix with both orders reversed.
+        # JᵀJ is a Cholesky factorisation that starts at the last row: that of the matrix with rows and columns reversed.
         J = torch.linalg.cholesky(M.flip(-2, -1)).flip(-2, -1).mT
         moved = torch.linalg.solve_triangular(J, wide(self.matrix), upper=False, left=False).to(self.lower.dtype)
         diagonal = J.diagonal(dim1=-2, dim2=-1).log().to(self.log_diagonal.dtype)
         return Factor(self.log_diagonal - diagonal, saturated(moved.tril(-1)))
 
     def adjoint(self, X: Factor) -> Factor:
-        """F·X·F⁻¹ for X of the algebra: a triangular factor leaves the diagonal as it is."""
+        """F·X·F⁻¹ for X of the algebra: a triangular factor does not change the diagonal."""
         if not self.triangular:
             return X
         F = self.matrix
@@ -115,7 +115,7 @@ class Factor(NamedTuple):
         return Factor(X.log_diagonal, moved.to(F.dtype).tril(-1))
 
     def log_determinant(self) -> Tensor:
-        """log det F, one number for each of a batch."""
+        """log det F, one number for each matrix of a batch."""
         return self.log_diagonal.sum(-1)
 
     def row_norms(self, rows: int) -> Tensor:
@@ -171,9 +171,9 @@ class Factor(NamedTuple):
         return float((torch.linalg.vector_norm(self.log_diagonal, dim=-1) + below).detach().amax())
 
     def exp(self, halvings: int, terms: int) -> Factor:
-        """exp(X/2^halvings), in the group, by that many terms of its series after the first; `series` knows both numbers.
+        """exp(X/2^halvings), in the group, by `terms` terms of its series after the first; `series` gives both numbers.
 
-        torch's matrix_exp would take fewer products, and lose up to seven digits (pytorch issue 196592).
+        torch's matrix_exp would need fewer products, but lose up to seven digits (pytorch issue 196592).
         """
         shrink = math.ldexp(1.0, -halvings)
         if not self.triangular:
@@ -187,9 +187,9 @@ class Factor(NamedTuple):
 
 
 def series(size: float, dtype: torch.dtype) -> tuple[int, int]:
-    """How often a step of this size is halved, and the terms of Σ 𝓛ᵏ/(k + 1)! after the first that its dtype then needs.
+    """How often a step of this size is halved, and how many terms of Σ 𝓛ᵏ/(k + 1)! after the first its dtype then needs.
 
-    A step below 0.1 gets the terms of 0.1: derivatives would miss what values can do without.
+    A step below 0.1 gets the terms of 0.1, which its derivatives need even where its value does not.
     """
     halvings = max(math.frexp(size)[1], 0) if math.isfinite(size) else 0
     size = max(math.ldexp(size, -halvings), 0.1) if math.isfinite(size) else 1.0
@@ -201,7 +201,7 @@ def series(size: float, dtype: torch.dtype) -> tuple[int, int]:
 
 
 def outer(like: Factor, left: Tensor, right: Tensor) -> Factor:
-    """The covector X ↦ ⟨left, X·right⟩ on factors like the given one, averaged over leading sample dimensions."""
+    """The covector X ↦ ⟨left, X·right⟩ on factors of the given kind, averaged over leading sample dimensions."""
     if like.absent:
         return like
     extra = left.ndim - like.log_diagonal.ndim - 1

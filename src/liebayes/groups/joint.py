@@ -1,7 +1,7 @@
 """Several tensors, each on its support, as one vector of ℝᵖ: a chart of their Cartesian product.
 
-One group on that vector gives one posterior over all of them, correlations across the parts included; a `Product` of groups
-has none.
+One group on that vector gives one posterior over all of them, with correlations between the parts; a `Product` of groups has
+no such correlations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Joint(Chart):
-    """The chart of a tensor, or of tuples and dictionaries of tensors, by the supports of their parts.
+    """The chart of a tensor, or of tuples and dictionaries of tensors, from the supports of their parts.
 
     >>> from liebayes.groups import Positive
     >>> chart = Joint.of({"w": torch.zeros(2), "noise": torch.tensor(1.0)}, {"noise": Positive()})
@@ -38,12 +38,12 @@ class Joint(Chart):
 
     parts: tuple[Part, ...]
     structure: Any
-    """The places of the parts in dictionaries and tuples."""
+    """Where the parts are in dictionaries and tuples."""
     words = "points on the supports of all parts"
 
     @staticmethod
     def of(start: Any, supports: Any = None) -> Joint:
-        """The chart for points like `start`, which must lie on the supports. Parts without one are real."""
+        """The chart for points like `start`, which must lie on the supports. Parts without a support are real."""
         parts: list[Part] = []
 
         def leaf(name: str, point: Any, chart: Chart) -> int:
@@ -144,7 +144,7 @@ def is_structure(value: Any) -> bool:
 
 
 def _walk(name: str, start: Any, supports: Any, leaf: Callable[[str, Any, Chart], int]) -> Any:
-    """The structure of the start with the number of its part at every tensor."""
+    """The structure of the start, with the number of its part in place of every tensor."""
     if supports is not None and not isinstance(supports, (Chart, Mapping, tuple, list)):
         raise ValueError(f"The support of {name or 'θ'} must be a chart, such as Positive(), but got {supports!r}.")
     if not is_structure(start):

@@ -1,13 +1,13 @@
 """The Kronecker group: g = (L, R, M), g·W = L·W·Rᵀ + M on matrices W, with two lower triangular factors.
 
-On the coordinates of W in a row, row by row, this is the affine map with the matrix L ⊗ R: a subgroup of `TriangularAffine` of
-m(m + 1)/2 + n(n + 1)/2 + mn numbers in place of (mn)²/2. A convolution's weight (out, in, k, k) is the matrix (out, in·k·k), a
-vector one column.
+On the entries of W as one vector, row by row, this is the affine map with the matrix L ⊗ R: a subgroup of `TriangularAffine`
+with m(m + 1)/2 + n(n + 1)/2 + mn numbers instead of (mn)²/2. A convolution's weight (out, in, k, k) is the matrix
+(out, in·k·k); a vector is one column.
 
-The gauge. (cL, R/c) acts as (L, R) does, so det R is 1, and tr Y is 0 in the algebra (X, Y, Z). Products and inverses of
-matrices of determinant 1 have determinant 1: `compose` only adds logarithms. `exp` takes any X and Y, and moves the trace of
-Y to X first, which changes no action. A covector is given by its member of trace 0 on the diagonal of Y. With one factor
-alone there is nothing to fix.
+The gauge. (cL, R/c) acts like (L, R), so det R is fixed to 1, and tr Y to 0 in the algebra (X, Y, Z). Products and inverses of
+matrices of determinant 1 have determinant 1, so `compose` only adds logarithms. `exp` takes any X and Y, and first moves the
+trace of Y to X, which does not change the action. Of all covectors that agree on the algebra, the one whose diagonal of Y has
+trace 0 is used. With one factor alone there is nothing to fix.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class KroneckerShift(NamedTuple):
-    """An element (L, R, M), the factors as logarithms of the diagonal and what is below it; or a vector (X, Y, Z)."""
+    """An element (L, R, M), each factor as log-diagonal and entries below the diagonal; or a vector (X, Y, Z)."""
 
     left_log_diagonal: Tensor
     left_lower: Tensor
@@ -62,8 +62,8 @@ class KroneckerShift(NamedTuple):
 class Kronecker(LieGroup[KroneckerShift]):
     """Correlations between the rows, and between the columns, of a matrix of parameters, on any base.
 
-    Each side's factor is "triangular", "diagonal" or "none"; a triangular one of a side longer than `max_side` is diagonal,
-    which is a subgroup. Elements of one shape may be stacked: leading dimensions of all blocks are a batch of matrices.
+    The factor of each side is "triangular", "diagonal" or "none"; on a side longer than `max_side` a triangular factor becomes
+    diagonal, which is a subgroup. Elements of one shape can be stacked: leading dimensions of all blocks are a batch.
 
     >>> group = Kronecker()
     >>> group.act(group.at(torch.ones(2, 2), scale=2.0), torch.eye(2))
@@ -81,11 +81,11 @@ class Kronecker(LieGroup[KroneckerShift]):
     ) -> None:
         for side, kind in (("left", left), ("right", right)):
             if kind not in KINDS:
-                raise ValueError(f"Kronecker's {side} factor is one of {', '.join(map(repr, KINDS))}, but got {kind!r}.")
+                raise ValueError(f"Kronecker's {side} factor must be one of {', '.join(map(repr, KINDS))}, but got {kind!r}.")
         if left == right == "none":
-            raise ValueError("Kronecker needs a factor on one side at least; without any it is the Additive group.")
+            raise ValueError("Kronecker needs a factor on at least one side; without any, use the Additive group.")
         if not (isinstance(max_side, int) and max_side >= 0):
-            raise ValueError(f"max_side, the longest side with a triangular factor, is a number ≥ 0, but got {max_side!r}.")
+            raise ValueError(f"max_side, the longest triangular side, must be an integer ≥ 0, but got {max_side!r}.")
         self.left: Kind = left
         self.right: Kind = right
         self.max_side = max_side
@@ -183,8 +183,8 @@ class Kronecker(LieGroup[KroneckerShift]):
         return zero._replace(left_log_diagonal=zero.left_log_diagonal + n)  # m·tr Y is 0, or there is no Y
 
     # The Fisher form. Independent coordinates, centred at their mean: with d_ij = X_ii + Y_jj it is
-    # Σ_ij (c_X·d_ij² + 2B·d_ij·Z_ij + c_y·Z_ij²) + a·(n·Σ_{i>k} X_ik² + m·Σ_{j>l} Y_jl²), with a = E[s²]·Var(ε). Nothing else
-    # is left: every other product has a factor E[s] or E[ε − μ] of a coordinate that stands alone.
+    # Σ_ij (c_X·d_ij² + 2B·d_ij·Z_ij + c_y·Z_ij²) + a·(n·Σ_{i>k} X_ik² + m·Σ_{j>l} Y_jl²), with a = E[s²]·Var(ε). All other
+    # products vanish: each has a factor E[s] or E[ε − μ] of a coordinate that occurs alone.
 
     def flat(self, X: KroneckerShift, base: Base) -> KroneckerShift:
         a, mean = mixing(base), base.mean
@@ -200,12 +200,12 @@ class Kronecker(LieGroup[KroneckerShift]):
         return _covector(_like(x, left), _like(y, right), V.reshape(X.shift.shape))
 
     def sharp(self, covector: KroneckerShift, base: Base) -> KroneckerShift:
-        """With tr Y = 0, Σ_j d_ij = n·X_ii, and Σ_i d_ij = m·Y_jj up to a constant: each is solved by itself."""
+        """With tr Y = 0, Σ_j d_ij = n·X_ii, and Σ_i d_ij = m·Y_jj up to a constant, so each is solved separately."""
         a, mean = mixing(base), base.mean
         c_X, B, c_y = centred_constants(base)
         m, n = covector.sides
         V = covector.as_matrices(covector.shift)
-        c = c_X - B * B / c_y  # the information about a scale that its shift leaves
+        c = c_X - B * B / c_y  # the information about a scale, given its shift
         tilt = mean + B / c_y
         x, y = _scaled(covector.left, 1 / (n * c), 1 / (n * a)), _scaled(covector.right, 1 / (m * c), 1 / (m * a))
         if mean or B:
@@ -235,9 +235,10 @@ class Kronecker(LieGroup[KroneckerShift]):
         return _covector(g.left.gram(columns), g.right.gram(rows), torch.zeros_like(g.shift))
 
     def average_precision(self, g: KroneckerShift, curvature: KroneckerShift, rate: float) -> KroneckerShift:
-        """Both factors, each by its own S: that of a row is a mean over columns, and one of a column over rows.
+        """Both factors, each by its own S: the left one's is a mean over columns, the right one's over rows.
 
-        The common size of both is in the left one; the right one has mean 1 on its diagonal, and then determinant 1 again.
+        Their common size goes into the left factor; the right one's S has mean 1 on its diagonal, and its determinant is then
+        set to 1 again.
         """
         left, right, (m, n) = g.left, g.right, g.sides
         S, T = curvature.left, curvature.right
@@ -268,7 +269,7 @@ class Kronecker(LieGroup[KroneckerShift]):
 
 
 def _both(left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], W: Tensor) -> Tensor:
-    """L·W·Rᵀ, or the same of the factors' transposes or inverses."""
+    """L·W·Rᵀ, or the same with the factors' transposes or inverses."""
     return right(left(W))
 
 
@@ -292,7 +293,7 @@ def _without_trace(X: KroneckerShift) -> tuple[Factor, Factor]:
 
 
 def _covector(left: Factor, right: Factor, shift: Tensor) -> KroneckerShift:
-    """Of all covectors that agree on the algebra, that without a trace on the right."""
+    """Of all covectors that agree on the algebra, the one without a trace on the right."""
     if not (left.absent or right.absent):
         right = right._replace(log_diagonal=right.log_diagonal - right.log_diagonal.mean(-1, keepdim=True))
     return KroneckerShift(*left, *right, shift)
@@ -319,7 +320,7 @@ def _scaled(x: Factor, diagonal: float, below: float) -> Factor:
 
 
 def _tilted(x: Factor, rows: Tensor, below: Tensor | None = None) -> Factor:
-    """x with a number added to every entry of a row, or one on the diagonal and another below it."""
+    """x with a number added to every entry of a row, or one number on the diagonal and another below it."""
     if x.absent:
         return x
     below = rows if below is None else below

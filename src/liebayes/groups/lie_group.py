@@ -1,12 +1,12 @@
-"""What every Lie group offers (Sec. 3.1, 3.3, 3.4).
+"""The interface of a Lie group, and what can be derived from it (Sec. 3.1, 3.3, 3.4).
 
 A group is a small stateless object. Its elements, and the vectors of its Lie algebra, are NamedTuples of tensors with the
-same fields, chosen so that `exp` has the identity as its derivative at zero. A new group writes five methods,
+same fields, chosen so that `exp` has the identity as its derivative at zero. A new group implements five methods,
 
     identity, compose, inverse, act, exp,
 
-and has the rest by automatic differentiation: the adjoint, the bracket, the pullback of a gradient (term ①), the
-divergence (term ②) and the log-Jacobian. Closed forms override these where they exist, and are tested against them.
+and gets the rest by automatic differentiation: the adjoint, the bracket, the pullback of a gradient (term ①), the divergence
+(term ②) and the log-Jacobian. Closed forms override these where they exist, and are tested against them.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class LieGroup(ABC, Generic[E]):
     """The group acts on positive numbers only; otherwise on the whole real line."""
 
     elementwise: ClassVar[bool] = False
-    """The group acts on each coordinate of θ by itself, so that the Fisher metric is one small block for all of them."""
+    """The group acts on each coordinate of θ separately, so the Fisher metric is one small block, the same for all of them."""
 
     affine_action: ClassVar[bool] = False
-    """θ ↦ g·θ is affine, so that means move with g and the Jacobian is the same at every θ."""
+    """θ ↦ g·θ is affine, so means move with g and the Jacobian is the same at every θ."""
 
     shift_block: ClassVar[str] = "shift"
-    """The block of an element that translates θ, where the group has one: it has a step size and a momentum of its own in an
-    optimizer, and is what the module holds between steps."""
+    """The block of an element that translates θ, if the group has one. In an optimizer it has its own step size and momentum,
+    and is what the module holds between steps."""
 
     # The group (Sec. 3.1) and its exponential map (Sec. 3.3).
 
@@ -72,7 +72,7 @@ class LieGroup(ABC, Generic[E]):
         """`exp((s + t)X) = compose(exp(sX), exp(tX))`, and `d/dt exp(tX) = X` at t = 0."""
 
     def act_inverse(self, g: E, theta: Tensor) -> Tensor:
-        """g⁻¹·θ. Groups with shifts take these off first: far from the origin digits would be lost otherwise."""
+        """g⁻¹·θ. Groups with shifts subtract these first, since far from the origin digits would be lost otherwise."""
         return self.act(self.inverse(g), theta)
 
     def move(self, g: E, X: E, t: float) -> E:
@@ -80,18 +80,18 @@ class LieGroup(ABC, Generic[E]):
         return self.compose(g, self.exp(X if t == 1 else map_blocks(lambda x: x * t, X)))
 
     def retract(self, g: E, X: E) -> E:
-        """g·r(X) with r(X) in the group and r(X) = exp(X) up to second order: a cheaper step where exp is dear."""
+        """g·r(X) with r(X) in the group and r(X) = exp(X) up to second order: a cheaper step where exp is expensive."""
         return self.move(g, X, 1.0)
 
     def at(self, point: Tensor, scale: float = 1.0) -> E:
-        """The element that carries the origin (0, or 1 for a positive group) to `point`, and a unit length to `scale`."""
+        """The element that maps the origin (0, or 1 for a positive group) to `point`, and a unit length to `scale`."""
         raise ValueError(
-            f"{type(self).__name__} does not say which element a point stands for. "
+            f"{type(self).__name__} does not say which element belongs to a point. "
             "Implement `at(point, scale)` on the group, or start from an element instead of a point."
         )
 
     def event_shape(self, g: E) -> torch.Size:
-        """The shape of one θ on which g acts: that of the element's last block, unless the group says otherwise."""
+        """The shape of the θ on which g acts: that of the element's last block, unless the group overrides this."""
         return blocks_of(g)[-1].shape
 
     # What follows from the five methods (Sec. 3.4).
@@ -151,8 +151,8 @@ class LieGroup(ABC, Generic[E]):
     def divergence(self, g: E, epsilon: Tensor) -> E:
         """Minus term ②: the covector of the entropy, X ↦ d/dt E[log |det ∂(g·exp(tX)·ε)/∂ε|] at t = 0.
 
-        For affine actions this is the trace of X, as in the paper. The paper drops the t-dependence of g's own Jacobian;
-        for actions that are not affine it is there, and this expression keeps it.
+        For affine actions this is the trace of X, as in the paper. The paper drops the t-dependence of g's own Jacobian,
+        which actions that are not affine have; this expression keeps it.
         """
 
         def entropy(X: E) -> Tensor:
@@ -163,11 +163,11 @@ class LieGroup(ABC, Generic[E]):
     # The Fisher form on the Lie algebra (Sec. 3.5, A.1), where it has a closed form.
 
     def flat(self, X: E, base: Base) -> E:
-        """The covector ω(·, X) of the Fisher metric. Groups without a closed form leave it to `liebayes.rule.metric`."""
+        """The covector ω(·, X) of the Fisher metric. For groups without a closed form `liebayes.rule.metric` computes it."""
         raise NotImplementedError
 
     def sharp(self, covector: E, base: Base) -> E:
-        """The inverse of `flat`: the direction of fastest ascent. It refuses a singular metric by name."""
+        """The inverse of `flat`: the direction of steepest ascent. A singular metric raises an error."""
         raise NotImplementedError
 
     # The family's second moments, for actions that are affine in θ.
@@ -175,11 +175,11 @@ class LieGroup(ABC, Generic[E]):
     def variance(self, g: E, variance: float) -> Tensor:
         """Var(g·ε) coordinate by coordinate, for independent coordinates of ε with the given variance."""
         raise ValueError(
-            f"{type(self).__name__} gives no closed form for the variance of its family; estimate it from samples."
+            f"{type(self).__name__} has no closed form for the variance of its family; estimate it from samples."
         )
 
     def stddev(self, g: E, stddev: float) -> Tensor:
-        """The same for standard deviations. Closed forms do not square, which would leave the float's range at half of it."""
+        """The same for standard deviations. Closed forms avoid squares, which leave the float's range early."""
         return self.variance(g, 1.0).sqrt() * stddev
 
     def spread(self, g: E, variance: float) -> E:
@@ -194,8 +194,8 @@ class LieGroup(ABC, Generic[E]):
         """g with the precision (1 − rate)·1 + rate·S in its own coordinates; the shift stays.
 
         S is the symmetric matrix with `curvature` as its lower part, a covector of the linear part in units of the entropy's:
-        S = 1 leaves g as it is. To first order this is a step of length `rate` along the natural gradient on a Normal base; it
-        is in the group for every positive S, however large, and needs no bound.
+        S = 1 leaves g unchanged. To first order this is a step of length `rate` along the natural gradient on a Normal base;
+        it stays in the group for every positive S, however large, and needs no bound.
         """
         raise ValueError(
             f"{type(self).__name__} has no average of precisions. Use DiagonalAffine, TriangularAffine or Kronecker."
@@ -205,7 +205,7 @@ class LieGroup(ABC, Generic[E]):
         """Cov(g·ε) as a matrix over the last dimension of θ."""
         each = self.variance(g, variance)
         if each.ndim == 0:
-            raise ValueError("One number has a variance, and no matrix of covariances.")
+            raise ValueError("A single number has a variance, but no covariance matrix.")
         return torch.diag_embed(each)
 
     def cholesky(self, g: E) -> Tensor:
@@ -213,7 +213,7 @@ class LieGroup(ABC, Generic[E]):
         return torch.linalg.cholesky(self.covariance(g, 1.0))
 
     def __repr__(self) -> str:
-        """The type and its public attributes: the text by which files know a group."""
+        """The type and its public attributes: the text that names the group in files."""
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items() if not k.startswith('_'))})"
 
     def __eq__(self, other: object) -> bool:
@@ -224,7 +224,7 @@ class LieGroup(ABC, Generic[E]):
 
 
 def require_positive_scale(scale: float) -> None:
-    """The check of a start's scale."""
+    """Refuses a scale that is not positive and finite."""
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"The scale of a start must be positive and finite, but is {scale}.")
 

@@ -1,6 +1,6 @@
 """The multiplicative group (ℝ_{>0}^P, ×): g·θ = gθ on positive θ (Sec. 4.2, A.4, Alg. 2).
 
-An element is kept as its logarithm: composing is adding, tiny steps add up, and a scale can reach neither 0 nor infinity.
+An element is stored as its logarithm: composing is adding, tiny steps add up, and a scale reaches neither 0 nor infinity.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Multiplicative(LieGroup[LogScale]):
         if not bool((point > 0).all()):
             raise ValueError(
                 f"Multiplicative acts on positive numbers, but the point has a value of {float(point.min()):g}. "
-                "Give a positive point; of a network with weights of both signs liebayes.nn.plus_minus, dale or fixed_sign "
-                "makes one of positive magnitudes."
+                "Give a positive point. liebayes.nn.plus_minus, dale or fixed_sign give a network with weights of both signs "
+                "positive magnitudes."
             )
         return LogScale(point.log())
 

@@ -14,7 +14,7 @@ Parts = tuple[Any, ...] | dict[str, Any]
 
 
 class Product(LieGroup[Any]):
-    """G₁ × G₂ × …, on tuples or dictionaries of parameters; its elements have the same structure.
+    """G₁ × G₂ × …, acting on tuples or dictionaries of parameters; its elements have the same structure.
 
     >>> from liebayes.groups import Additive, Multiplicative
     >>> Product(Additive(), Multiplicative())

@@ -1,7 +1,7 @@
 """The triangular affine group: g = (L, b), g·θ = Lθ + b with L lower triangular and its diagonal positive.
 
-It reaches every Gaussian exactly once, so its Fisher metric is never singular where that of `Affine` is.
-The diagonal of L is kept as its logarithm; below it stand the entries themselves.
+It reaches every Gaussian exactly once, so its Fisher metric is not singular where that of `Affine` is. The diagonal of L is
+stored as its logarithm, the entries below it as they are.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class TriangularAffine(LieGroup[TriangularShift]):
         return TriangularShift(torch.ones_like(g.log_diagonal), torch.zeros_like(g.lower), torch.zeros_like(g.shift))
 
     def flat(self, X: TriangularShift, base: Base) -> TriangularShift:
-        """As in `Affine`; an entry below the diagonal has no partner above it, and so the weight a = E[s²]·Var(ε) alone."""
+        """As in `Affine`, but an entry below the diagonal has no partner above it, so its weight is a = E[s²]·Var(ε) alone."""
         x, lower, y = X
         a, mean = mixing(base), base.mean
         c_X, B, c_y = centred_constants(base)

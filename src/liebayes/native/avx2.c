@@ -1,4 +1,4 @@
-/* The rule for processors with AVX2 and FMA, which `kernel.c` asks for at run time. */
+/* The rule for processors with AVX2 and FMA; `kernel.c` checks for them at run time. */
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)

@@ -1,10 +1,10 @@
-/* What Python asks for: one job over many tensors. `optim/kernel.py` writes these records. */
+/* What Python asks for: one job over many tensors. `optim/native_store.py` writes these records. */
 #ifndef LIEBAYES_JOB_H
 #define LIEBAYES_JOB_H
 
 #include <stdint.h>
 
-/* Numbers worked on at a time: small enough to stay in the first cache, and the block of the fast noise. */
+/* Numbers processed at a time: few enough for the L1 cache, and the length of a block of xoshiro noise. */
 #define CHUNK 2048
 
 enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, FINITE = 16, NOISE = 32 };
@@ -12,38 +12,38 @@ enum group { ADDITIVE, MULTIPLICATIVE, AFFINE };
 enum stream_kind { PHILOX, XOSHIRO };
 enum base { NORMAL, LAPLACE, UNIFORM, CAUCHY, STUDENT_T, GUMBEL, RAYLEIGH, EXPONENTIAL, LOG_NORMAL, DIRAC };
 
-/* One parameter and all that belongs to it, in one memory layout. Blocks that a rule does not have are not looked at. */
+/* One parameter with its state, all in one memory layout. Blocks that a rule does not have are never read. */
 typedef struct {
     float *point;
     float *log_scale; /* of the affine group; the remainder of the multiplicative one */
     float *sample;
     const float *gradient;
     float *momentum_scale, *momentum_shift;
-    float *second_scale, *second_shift; /* the adaptive metric's memory */
+    float *second_scale, *second_shift; /* the second moments of the adaptive metric */
     float *sum_scale, *sum_shift;       /* covectors of several samples */
     int64_t count;
-    int64_t number;  /* of the parameter in its optimizer: which noise it gets */
+    int64_t number;  /* of the parameter in its optimizer; selects its noise */
     int64_t offset;  /* of the first element within its parameter, a multiple of CHUNK */
-    double gathered; /* the weight of the adaptive metric's memory after this step */
+    double gathered; /* the sum of the weights of the second moments after this step */
 } tensor;
 
 typedef struct {
     const tensor *tensors;
     int64_t tensor_count;
-    int64_t bounded; /* out: coordinates that max_step has bounded */
+    int64_t bounded; /* out: how many coordinates max_step has bounded */
     uint64_t seed;
     uint32_t step, stream;
     int32_t what, group, base, stream_kind, adaptive, from_sums, ascend, threads;
     int32_t finite; /* out, of FINITE and FOLD: whether all gradients are */
     float base_scale, base_shape;
-    float over_mean;   /* 1/E[ε], or 1: where the multiplicative group has its point */
+    float over_mean;   /* 1/E[ε], or 1 if there is no mean: from the point to the scale of the multiplicative group */
     float prior;       /* δ/N */
     float temperature; /* τ/N */
     float share;       /* 1/(number of samples in the sums) */
     float lr_scale, lr_shift, max_step;
     float beta_scale, beta_shift, beta_second; /* of the momenta, and of the adaptive metric */
-    float rest_scale, rest_shift, rest_second; /* 1 − β, which float32 could not tell from β */
-    float sharp[4];    /* of a constant metric: rows scale, shift */
+    float rest_scale, rest_shift, rest_second; /* 1 − β, computed in double: float32 would round it */
+    float sharp[4];    /* the matrix of a constant metric's sharp: rows scale, shift */
     float epsilon;
 } job;
 

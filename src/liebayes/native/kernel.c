@@ -1,11 +1,11 @@
-/* The entry points: the work of a job is shared over threads in whole chunks, so that its bits depend on no thread. */
+/* The entry points. Threads share the work of a job in whole chunks, so the result does not depend on their number. */
 #include "job.h"
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-/* Elements that a tensor costs beside its own: many small ones are shared out evenly too. */
+/* The fixed cost of a tensor, in elements, so that many small tensors are shared evenly too. */
 #define OVERHEAD 64
 
 enum variant { PORTABLE, AVX2, AVX512 };
@@ -25,7 +25,7 @@ int liebayes_variant(void) {
 
 void liebayes_allow(int variant) { best = variant; }
 
-/* So that Python can tell a library of another version: VERSION in __init__.py, which changes with what jobs mean. */
+/* VERSION in __init__.py, the version of the job format: Python does not use a library of another version. */
 int liebayes_version(void) { return 3; }
 int liebayes_job_size(void) { return (int)sizeof(job); }
 

@@ -1,8 +1,8 @@
-/* ε as a function of (seed, parameter, step, sample, place): `optim/philox.py` is the same in torch.
+/* ε as a function of (seed, parameter, step, sample, place); `bases/philox.py` is the same in torch.
  *
- * Places come in groups of 32: four rows of eight lanes. PHILOX gives a row's words from a counter of their own (Salmon and
- * others 2011); XOSHIRO (xoshiro128++, Blackman and Vigna 2021) has eight generators, one a lane, whose states PHILOX sets
- * anew for every CHUNK of numbers: the start of a chunk costs what 32 numbers cost, the others about a third. */
+ * Places come in groups of 32: four rows of eight lanes. PHILOX computes the words of a group from its own counters (Salmon
+ * and others 2011). XOSHIRO (xoshiro128++, Blackman and Vigna 2021) has eight generators, one for each lane, which PHILOX
+ * seeds for every CHUNK of numbers: that costs as much as 32 numbers of PHILOX, and each number then about a third. */
 #ifndef LIEBAYES_NOISE_H
 #define LIEBAYES_NOISE_H
 
@@ -63,7 +63,7 @@ typedef struct {
     uint32_t number, counter;
 } source;
 
-/* `second` serves bases that need two words a number. */
+/* `second` is for bases that need two words per number. */
 typedef struct {
     source first, second;
 } sources;
@@ -94,7 +94,7 @@ INLINE void next_group(const job *j, source *s, word8 words[ROWS]) {
     }
 }
 
-/* In (0, 1), from 31 bits: small values keep their digits, and 1 is left out, so that logarithms are neither −∞ nor 0. */
+/* In (0, 1), from 31 bits: small values keep their digits, and 0 and 1 do not occur, so logarithms are neither −∞ nor 0. */
 INLINE floats uniform(words w) {
     floats u = (__builtin_convertvector((ints)(w & 0x7FFFFFFFu), floats) + 0.5f) * 0x1p-31f;
     return at_most(u, all(1.0f - 0x1p-24f));
@@ -104,7 +104,7 @@ INLINE floats with_sign_of(words w, floats x) { return (floats)((words)x ^ (w & 
 
 INLINE floats centred(words w) { return __builtin_convertvector((ints)w, floats) * 0x1p-31f; }
 
-/* ε from words: two vectors of them, as Box–Muller wants. `second` has the words of bases that need two a number. */
+/* ε from two vectors of words, as Box–Muller needs. `second` has the second words of bases that need two per number. */
 INLINE void transform(int base, float scale, float shape, const words w[2], const words second[2], floats e[2]) {
 #pragma GCC unroll 2
     for (int k = 0; k < 2; k++) {
@@ -124,7 +124,7 @@ INLINE void transform(int base, float scale, float shape, const words w[2], cons
             break;
         case LAPLACE: e[k] = with_sign_of(w[k], -scale * logarithm(uniform(w[k]))); break;
         case UNIFORM: e[k] = scale * centred(w[k]); break;
-        case CAUCHY: /* by the cotangent: large values come from small u, which have all their digits */
+        case CAUCHY: /* by the cotangent: large values come from small u, which keep all their digits */
             e[k] = with_sign_of(w[k], scale * cotangent(uniform(w[k])));
             break;
         case STUDENT_T: /* Bailey 1994 */
@@ -139,7 +139,7 @@ INLINE void transform(int base, float scale, float shape, const words w[2], cons
     }
 }
 
-/* Rows 0 and 1, and rows 2 and 3, are what Box–Muller takes; vectors of sixteen hold both pairs. */
+/* Box–Muller pairs rows 0 and 1, and rows 2 and 3; vectors of sixteen hold both pairs. */
 #define PAIRS (WIDTH / LANES)
 
 INLINE words gathered(const word8 *rows) {

@@ -1,21 +1,21 @@
 /* Alg. 1–3 on a chunk of numbers: a sample; or ①, ②, momentum, metric, bound and g·exp(−αM♯).
  *
- * Every line is one of `rule/` and `groups/`, where the formulas are explained; `optim/store.py` is the same in torch.
- * This file is compiled once for every instruction set, with CHUNK_FUNCTION and FINITE_FUNCTION as its names. */
+ * Every formula is one of `rule/` and `groups/`, which explain it; `optim/store.py` does the same in torch. This file is
+ * compiled once for every instruction set, with CHUNK_FUNCTION and FINITE_FUNCTION as the names of its functions. */
 #include "job.h"
 #include "noise.h"
 #include "vector.h"
 
-#define AHEAD 512 /* numbers between what is worked on and what is fetched */
+#define AHEAD 512 /* how far ahead of the current number to prefetch */
 
-/* A block's covector becomes the momentum's new value: M ← (1 − β)·covector + βM. */
+/* M ← (1 − β)·covector + βM. */
 INLINE floats accumulated(float *memory, floats covector, float beta, float rest, int lanes) {
     floats M = beta * load(memory, lanes) + rest * covector;
     store(memory, M, lanes);
     return M;
 }
 
-/* The root of the adaptive metric: v ← βv + (1 − β)·covector², divided by the weight it has gathered. */
+/* The root of the adaptive metric: v ← βv + (1 − β)·covector², divided by the sum of its weights. */
 INLINE floats adapted_root(const job *j, const tensor *t, float *memory, floats covector, int lanes) {
     floats v = j->beta_second * load(memory, lanes) + j->rest_second * (covector * covector);
     store(memory, v, lanes);
@@ -28,7 +28,7 @@ INLINE floats bounded(const job *j, floats step, ints *count) {
     return within;
 }
 
-/* Six streams at once are more than the processor follows by itself. */
+/* Six streams at once are more than the hardware prefetcher follows. */
 INLINE void fetch_ahead(const tensor *t, int64_t i, int has_scale, int has_shift, int from_sums) {
     __builtin_prefetch(t->point + i, 1);
     if (has_scale) __builtin_prefetch(t->log_scale + i, 1);
@@ -40,7 +40,7 @@ INLINE void fetch_ahead(const tensor *t, int64_t i, int has_scale, int has_shift
     }
 }
 
-/* Blocks that only the affine group has are left out by the compiler: `group`, `adaptive` and `what` are constants here. */
+/* `group`, `adaptive` and `what` are constants where this is inlined, so the compiler removes blocks that do not apply. */
 INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group, int adaptive, int what, int from_sums,
                  const float *noise, ints *count) {
     const int has_scale = group != ADDITIVE, has_shift = group != MULTIPLICATIVE;
@@ -81,7 +81,7 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
         if (has_shift) y = adaptive ? V / root_shift : j->sharp[2] * U + j->sharp[3] * V;
         if (group == ADDITIVE) {
             if (isinf(j->max_step))
-                point = point - j->lr_shift * y; /* one rounding, as SGD has */
+                point = point - j->lr_shift * y; /* rounded once, as in SGD */
             else
                 point = point + bounded(j, -j->lr_shift * y, count);
         } else if (group == AFFINE) {
@@ -89,10 +89,10 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
             point = point + scale * (expm1_ratio(X, j->max_step <= SMALL) * y);
             log_scale = log_scale + X;
         } else {
-            /* The point is rounded; what rounding has lost stays in the logarithm. */
+            /* The point is rounded; the logarithm keeps what rounding has lost. */
             floats moved = clamp(scale_of(log_scale + X) * point, 1.17549435e-38f, 3.40282347e38f);
             floats change = (moved - point) / point;
-            floats taken = log1p_of(change); /* exact where a step is small; far below -1/2 it has no digits left */
+            floats taken = log1p_of(change); /* accurate for small steps; far below -1/2 it has no digits left */
             ints large = magnitude(change) > 0.5f;
             if (__builtin_expect(any(large), 0)) taken = pick(large, logarithm(moved) - logarithm(point), taken);
             log_scale = (log_scale + X) - taken;
@@ -112,7 +112,7 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
 
 INLINE int64_t sweep(const job *asked, const tensor *which, int64_t start, int64_t stop, int group, int adaptive, int what,
                      int from_sums, const float *noise) {
-    const job j = *asked; /* copies that no store can touch: the compiler keeps them in registers */
+    const job j = *asked; /* copies that no store can alias, so the compiler keeps them in registers */
     const tensor t = *which;
     ints count = {0}, last = {0}; /* lanes beyond the end work on zeros, and must not count */
     int64_t i = start, total = 0;
@@ -141,7 +141,7 @@ static int64_t work_on(const job *j, const tensor *t, int64_t start, int64_t sto
 
 int64_t CHUNK_FUNCTION(const job *j, const tensor *t, int64_t start, int64_t stop) {
     if (!(j->what & (SAMPLE | NOISE))) return work_on(j, t, start, stop, 0);
-    /* Noise in small pieces, so that computing it and waiting for memory alternate often enough to overlap. */
+    /* Noise in small pieces, so that computing it overlaps with waiting for memory. */
     float noise[PIECE] __attribute__((aligned(64)));
     sources from = open_sources(j, (uint32_t)t->number, t->offset + start);
     int64_t bounded = 0;
@@ -156,7 +156,7 @@ int64_t CHUNK_FUNCTION(const job *j, const tensor *t, int64_t start, int64_t sto
     return bounded;
 }
 
-/* A number times 0 is 0, unless it is infinite or NaN. */
+/* A number times 0 is 0 unless it is infinite or NaN. */
 int FINITE_FUNCTION(const float *x, int64_t count) {
     floats sum[4] = {{0}};
     int64_t i = 0;

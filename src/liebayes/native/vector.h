@@ -1,4 +1,4 @@
-/* WIDTH floats at a time, in the vector extensions of GCC and Clang, and the functions the rule needs of them.
+/* WIDTH floats at a time, with the vector extensions of GCC and Clang, and the functions that the rule needs.
  *
  * The polynomials were fitted at Chebyshev nodes on the intervals named. libm's vector functions would need -ffast-math, and a
  * library linked with that flushes denormal numbers for the whole process. */
@@ -52,7 +52,7 @@ INLINE floats pick(ints mask, floats yes, floats no) {
 #endif
 }
 
-/* NaN stays NaN: of two numbers that cannot be compared the instructions give the second. */
+/* NaN stays NaN: if two numbers cannot be compared, the instructions return the second. */
 INLINE floats at_most(floats x, floats high) {
 #if WIDTH == 16
     return (floats)_mm512_min_ps((__m512)high, (__m512)x);
@@ -96,7 +96,7 @@ INLINE floats power_of_two(floats n) {
 
 /* (e^r − 1 − r)/r² for |r| ≤ ln 2 / 2. */
 INLINE floats expm1_tail(floats r) {
-    floats square = r * r; /* pairs of terms, as below: chains of operations half as long */
+    floats square = r * r; /* terms in pairs, as below, halve the chain of dependent operations */
     floats high = (0.000198993919f * r + 0.00139337336f) * square + (0.00833329838f * r + 0.041666463f);
     return high * square + (0.166666672f * r + 0.5f);
 }
@@ -142,7 +142,7 @@ INLINE int any(ints mask) {
 
 #define SMALL 0.346f
 
-/* (e^x − 1)/x. Small steps need no division, and where all are bounded to be so, no question. */
+/* (e^x − 1)/x. Small steps need no division, and if the bound makes all of them small, no test either. */
 INLINE floats expm1_ratio(floats x, int all_small) {
     floats ratio = expm1_tail(x) * x + 1.0f;
     if (all_small) return ratio;
@@ -187,7 +187,7 @@ INLINE void cos_sin(floats x, floats *cosine, floats *sine) {
     *cosine = c * (z * z) + (1.0f - 0.5f * z);
 }
 
-/* cos and sin of πw·2⁻³¹. The quarter turn comes from the two top bits of w, exactly. */
+/* cos and sin of πw·2⁻³¹. The top two bits of w give the quadrant exactly. */
 INLINE void turn(words w, floats *cosine, floats *sine) {
     words quarter = (w + 0x20000000u) >> 30;
     floats c, s, x = __builtin_convertvector((ints)(w - (quarter << 30)), floats);

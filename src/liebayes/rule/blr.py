@@ -1,6 +1,6 @@
 """The Bayesian learning rule (Sec. 2, Eq. 2) for the exponential families the paper compares with (Sec. 4.2, A.6).
 
-λ ← λ − α·∂/∂μ (E_q[ℓ] − τ·H(q)), a straight step in the natural parameter. It is the reference of tests and of Figure 1(b):
+λ ← λ − α·∂/∂μ (E_q[ℓ] − τ·H(q)), a straight step in the natural parameter. It is the reference for tests and Figure 1(b):
 the Lie-group rule agrees with it to first order in α, and stays on the manifold where this one leaves it.
 """
 
@@ -14,7 +14,7 @@ def gaussian_step(
 ) -> tuple[Tensor, Tensor]:
     """Diagonal Gaussians: S ← (1 − ατ)S + α·E[∇²ℓ], m ← m − α·S⁻¹·E[∇ℓ] with the new S (Khan and Rue 2021, Eq. 12).
 
-    Nothing keeps S positive. A.6 writes E[∇²ℓ] by parts and leaves a factor S out (docs/paper-notes.md).
+    Nothing keeps S positive. A.6 integrates E[∇²ℓ] by parts and omits a factor S (docs/paper-notes.md).
     """
     precision = (1 - lr * temperature) * precision + lr * hessian
     return mean - lr * gradient / precision, precision

@@ -1,14 +1,14 @@
 """The Gauss–Newton covector of scales, and its level (docs/curvature.md).
 
 With w = A(g)ᵀ∇ℓ, the gradient in the coordinates of ε, and κ Stein's kernel of the base, the exact covector of the linear part
-X of an affine action is a curvature: E⟨w, X(ε − μ)⟩ = Σ X_pq·E[κ(ε_q)·∂w_p/∂ε_q]. A Gauss–Newton approximation puts c·w_p·w_q
-for the derivative, and in every group
+X of an affine action is a curvature: E⟨w, X(ε − μ)⟩ = Σ X_pq·E[κ(ε_q)·∂w_p/∂ε_q]. The Gauss–Newton approximation replaces the
+derivative by c·w_p·w_q, and in every group this is
 
     covector = pullback_at_identity(e, c·κ(ε)⊙w + μ, w),
 
-whose shift is the exact one. Its noise is of the size of its signal, where the exact covector's is √(N/n) times as large. The
-level c is what squares of gradients cannot know (batch size, distance from the optimum, a wrong model). Both covectors
-have one trace in expectation, so c = E⟨ε − μ, w⟩ / E⟨κ(ε)⊙w, w⟩: two numbers for each tensor, pooled over steps and tensors.
+whose shift is exact. Its noise is as large as its signal, where that of the exact covector is √(N/n) times as large. The level
+c holds what squares of gradients cannot tell (batch size, distance from the optimum, a wrong model). Both covectors have the
+same trace in expectation, so c = E⟨ε − μ, w⟩ / E⟨κ(ε)⊙w, w⟩: two numbers for each tensor, pooled over steps and tensors.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ E = TypeVar("E")
 def gauss_newton(group: LieGroup[E], base: Base, e: E, epsilon: Tensor, whitened: Tensor, level: float | Tensor) -> E:
     """The covector at the identity e of a group with an affine action, averaged over the leading sample dimensions.
 
-    `whitened` is the gradient of ε ↦ ℓ(g·ε), as `act_with_transpose` gives it; `level` is c. The entropy is not in it, and
-    neither is a prior whose curvature is known: `gaussian_prior`.
+    `whitened` is the gradient of ε ↦ ℓ(g·ε), as `act_with_transpose` gives it; `level` is c. The entropy is not included, and
+    neither is a prior whose curvature is known (`gaussian_prior`).
     """
     if not group.affine_action:
-        raise ValueError(f"A Gauss–Newton covector needs an affine action, which {group} has not. Use its pullback.")
+        raise ValueError(f"A Gauss–Newton covector needs an affine action, which {group} does not have. Use its pullback.")
     noise = base.stein_kernel(epsilon) * whitened * level
     return group.pullback_at_identity(e, noise + base.mean if base.mean else noise, whitened)
 
 
 def traces(base: Base, epsilon: Tensor, whitened: Tensor, samples: int = 1) -> tuple[Tensor, Tensor]:
-    """⟨ε − μ, w⟩ and ⟨κ(ε)⊙w, w⟩ of one tensor, averaged over samples: two estimates, in units of c, of one trace."""
+    """⟨ε − μ, w⟩ and ⟨κ(ε)⊙w, w⟩ of one tensor, averaged over samples: the same trace, the second in units of c."""
     exact = torch.linalg.vecdot((epsilon - base.mean if base.mean else epsilon).flatten(), whitened.flatten())
     squares = torch.linalg.vecdot((base.stein_kernel(epsilon) * whitened).flatten(), whitened.flatten())
     return exact / samples, squares / samples
 
 
 def gaussian_prior(group: LieGroup[E], base: Base, g: E, e: E, precision: float, centre: float | Tensor = 0.0) -> E:
-    """The exact covector of ½δ‖θ − centre‖² at g, without samples: δ·`spread` for the linear part, and that of its mean.
+    """The exact covector of ½δ‖θ − centre‖² at g, without samples: δ·`spread`, plus the covector at the mean.
 
     ⟨δAᵀ(Aε + b − centre), Xε + y⟩ has the expectation δ·Var(ε)·⟨A, AX⟩ + ⟨δAᵀ(E[θ] − centre), μX1 + y⟩.
     """
@@ -59,29 +59,29 @@ def gaussian_prior(group: LieGroup[E], base: Base, g: E, e: E, precision: float,
 
 
 class Level(NamedTuple):
-    """Running means of both traces, one of each for every tensor of a model, and what they weigh."""
+    """Running means of both traces, one pair for every tensor of a model, and their weights."""
 
     exact: Tensor  # (tensors,)
     squares: Tensor  # (tensors,)
     weight: float = 0.0
     """Σ of the weights so far: dividing by it removes the bias of the zero start."""
     noise: float = 0.0
-    """Σ of weights² over independent draws: `weight²/noise` is how many draws a mean is worth."""
+    """Σ of weights² over independent draws; `weight²/noise` is the effective number of draws."""
 
     @property
     def draws(self) -> float:
-        """How many independent draws the means are worth."""
+        """The effective number of independent draws in the means."""
         return self.weight**2 / self.noise if self.noise else 0.0
 
 
 def initial_level(tensors: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Level:
-    """Nothing seen yet."""
+    """The level before the first step."""
     zero = torch.zeros(tensors, dtype=dtype, device=device)
     return Level(zero, zero.clone())
 
 
 def observe(level: Level, exact: Tensor, squares: Tensor, beta: float, samples: int = 1) -> Level:
-    """The level after one more step, whose traces are means over so many samples. What is not finite is passed over."""
+    """The level after one more step, whose traces are means over `samples` samples. Non-finite traces are ignored."""
     usable = torch.isfinite(exact) & torch.isfinite(squares)
     weight = max(level.weight, torch.finfo(level.exact.dtype).tiny)
     exact, squares = (
@@ -95,10 +95,10 @@ def ratio(level: Level, variety: float = 1.0, limit: float = 8.0) -> Tensor:
     """c for every tensor: positive, finite, and within a factor `limit` of that of the whole model.
 
     Given the squares b, the exact trace of one draw is c·b with a variance of about b, since ε is fresh noise on w. So c is
-    a line's slope through the origin: Σa/Σb for the model, with the variance 1/(K·Σb) after K draws, and for a tensor the mean
-    of its own slope and the model's c̄, each by its precision, if tensors differ by about `variety`·c̄. Small tensors
-    borrow from the rest, large ones speak for themselves. That c̄ is positive is known too: it is the mean of its normal
-    distribution cut at 0.
+    the slope of a line through the origin: Σa/Σb for the model, with variance 1/(K·Σb) after K draws; and for a tensor the
+    precision-weighted mean of its own slope and the model's c̄, if tensors differ by about `variety`·c̄. Small tensors borrow
+    from the rest, large ones rely on themselves. Since c̄ is known to be positive, it is the mean of its normal distribution
+    truncated at 0.
     """
     weight = max(level.weight, torch.finfo(level.exact.dtype).tiny)
     a, b, draws = level.exact / weight, level.squares / weight, max(level.draws, torch.finfo(level.exact.dtype).tiny)
@@ -116,5 +116,5 @@ def _positive_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     z = mean / deviation
     near = z.clamp_min(-10)
     hazard = (-near.square() / 2 - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(near)).exp()
-    t = -z.clamp_max(-10)  # φ/Φ = t + 1/t − 2/t³ + 10/t⁵ …, and z takes the first term away
+    t = -z.clamp_max(-10)  # φ/Φ = t + 1/t − 2/t³ + 10/t⁵ …, and z cancels the first term
     return deviation * torch.where(z > -10, near + hazard, (1 - (2 - 10 / t.square()) / t.square()) / t)

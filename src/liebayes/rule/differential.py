@@ -15,8 +15,7 @@ E = TypeVar("E")
 def differential(group: LieGroup[E], g: E, theta: Tensor, gradient: Tensor, temperature: float) -> E:
     """① + τ·② at g, from samples θ of q_g and the loss gradients there, averaged over the leading sample dimensions.
 
-    The loss is whatever `gradient` is the gradient of: a sum over the data with its temperature τ, or, as in Alg. 1–3, a
-    mean over N data with τ/N.
+    `gradient` may be that of a sum over the data, with temperature τ, or, as in Alg. 1–3, of a mean over N data, with τ/N.
     """
     covector = group.pullback(g, theta, gradient)
     if temperature == 0:
@@ -28,7 +27,7 @@ def differential(group: LieGroup[E], g: E, theta: Tensor, gradient: Tensor, temp
 def differential_by_samples(group: LieGroup[E], base: Base, e: E, epsilon: Tensor, gradient: Tensor, temperature: float) -> E:
     """The same covector in expectation, at the identity, with the entropy's gradient taken at the samples: ∇ℓ + τs.
 
-    Where the target is in the family, the two cancel sample by sample: no variance is left at the optimum (Roeder, Wu,
+    Where the target is in the family, the two cancel sample by sample, and no variance is left at the optimum (Roeder, Wu,
     Duvenaud 2017). The identity is enough: the rule at g for the loss ℓ is the rule at e for ℓ(g·ε) − τ·log |det ∂(g·ε)/∂ε|.
     The base's density must vanish at its edges.
     """

@@ -20,28 +20,28 @@ E = TypeVar("E")
 
 
 def require_group(group: object) -> None:
-    """Refuses what is no group."""
+    """Refuses anything that is not a group."""
     if not isinstance(group, LieGroup):
         raise ValueError(f"A group was expected, but got {group!r}. Pass an instance, such as DiagonalAffine().")
 
 
 def require_base(base: object) -> None:
-    """Refuses what is no base, with the way from it to one."""
+    """Refuses anything that is not a base, and says how to get one."""
     if isinstance(base, Base):
         return
     if isinstance(base, type):
         way = "Pass an instance, such as liebayes.bases.Normal()."
     elif isinstance(base, str):
-        way = "liebayes.bases.parse makes one of a text."
+        way = "liebayes.bases.parse turns a text into one."
     elif isinstance(base, Distribution):
-        way = "liebayes.bases.from_distribution makes one of a univariate distribution of torch."
+        way = "liebayes.bases.from_distribution turns a univariate distribution of torch into one."
     else:
-        way = "Take one of liebayes.bases."
+        way = "Use one of liebayes.bases."
     raise ValueError(f"A base distribution was expected, but got {base!r}. {way}")
 
 
 def require_fit(group: LieGroup[Any], base: Base) -> None:
-    """A base must live where the group acts."""
+    """Refuses a base that does not live where the group acts."""
     require_base(base)
     half_line = base.support[0] >= 0
     if group.positive and not half_line:
@@ -111,7 +111,7 @@ class Family(Member, Generic[E]):
         return values.sum(dim=tuple(range(-dims, 0))) if dims else values
 
     def entropy(self) -> Tensor:
-        """H(q_g) = H(q₀) + E[log |det ∂(g·ε)/∂ε|]; exact for affine actions, else from 1,024 draws, always the same."""
+        """H(q_g) = H(q₀) + E[log |det ∂(g·ε)/∂ε|]; exact for affine actions, otherwise from 1,024 fixed draws."""
         base = self.base.entropy * self.event_shape.numel()
         if self.group.affine_action:
             anywhere = pytree.tree_leaves(self.element)[-1].new_ones(self.event_shape)
@@ -123,7 +123,7 @@ class Family(Member, Generic[E]):
     def mean(self) -> Tensor:
         """E[θ] = g·E[ε] for affine actions."""
         if not self.group.affine_action:
-            raise ValueError(f"{self.group} gives no closed form for the mean of its family; estimate it from samples.")
+            raise ValueError(f"{self.group} has no closed form for the mean of its family; estimate it from samples.")
         like = pytree.tree_leaves(self.element)[-1]
         return self.group.act(self.element, like.new_full(self.event_shape, self.base.mean))
 
@@ -134,7 +134,7 @@ class Family(Member, Generic[E]):
 
     @property
     def stddev(self) -> Tensor:
-        """√Var(θ), from the scale itself: a variance leaves the float's range at the square root of its limits."""
+        """√Var(θ), computed from the scale: a variance leaves the float's range where the scale does not."""
         return self.group.stddev(self.element, self.base.stddev)
 
     @property
@@ -168,7 +168,7 @@ class Family(Member, Generic[E]):
             log_scale, shift = self.group.log_scale_and_shift(self.element)  # type: ignore[attr-defined]
             return Independent(self.base.distribution(log_scale.exp(), shift), len(self.event_shape))
         if isinstance(self.base, Normal) and self.group.affine_action:
-            # One for every vector of a batch.
+            # A batch of vectors: one distribution for each.
             each = MultivariateNormal(self.mean, scale_tril=self.group.cholesky(self.element) * self.base.scale)
             return Independent(each, len(self.event_shape) - 1) if len(self.event_shape) > 1 else each
         raise ValueError(f"torch.distributions has no family for {self.group} on {self.base}.")
@@ -201,7 +201,7 @@ def relative_tangent(group: LieGroup[E], base: Base, X: E, epsilon: Tensor, even
 
 @dataclass(frozen=True)
 class ProductFamily(Member):
-    """A member of a product's family: independent parts, in tuples or dictionaries like those of the `Product`."""
+    """A member of the family of a `Product`: independent parts, in its structure of tuples or dictionaries."""
 
     group: Product
     parts: Any

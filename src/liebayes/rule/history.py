@@ -1,4 +1,4 @@
-"""What a run of `liebayes.fit` leaves behind beside its family."""
+"""What a run of `liebayes.fit` records, besides its family."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class History:
     gradient_norm: list[float] = field(default_factory=list)
     """The Euclidean norm of the covector."""
     bounded: list[int] = field(default_factory=list)
-    """How many coordinates (for matrix groups: blocks) `max_step` had bounded up to there."""
+    """How many coordinates (for matrix groups: blocks) `max_step` had bounded up to that step."""
     seconds: float = 0.0
     steps_per_second: float = 0.0
     stopped: str = ""
     """Why the run ended."""
     converged: Convergence = Convergence.UNKNOWN
     verdict: str = ""
-    """The same in a sentence, with the parameter and the figure it rests on."""
+    """The same as a sentence, with the parameter and the number it is based on."""
     final_objective: float = float("nan")
     """E_q[loss] − τ·H(q) of the result, from fresh samples."""
     final_error: float = float("nan")

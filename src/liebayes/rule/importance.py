@@ -1,9 +1,9 @@
-"""Importance weights of a family against the posterior it stands for: how good it is, and what it would have to be.
+"""Importance weights of a family against the posterior: how good the family is, and what the posterior's figures are.
 
 With draws θ ~ q and the posterior p ∝ e^(−ℓ/τ), the weights w = e^(−ℓ/τ)/q turn expectations under q into those under p, as
-long as their tail is not too heavy. Its shape k is that of a generalised Pareto distribution, fitted to the largest weights;
-these are then replaced by the quantiles of that fit (Pareto smoothed importance sampling: Vehtari, Simpson, Gelman, Yao and
-Gabry 2024).
+long as their tail is not too heavy. The shape k of the tail is that of a generalised Pareto distribution fitted to the largest
+weights, which are then replaced by the quantiles of that fit (Pareto smoothed importance sampling: Vehtari, Simpson, Gelman,
+Yao and Gabry 2024).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def pareto_fit(excesses: Tensor) -> tuple[float, float]:
     """k and σ of a generalised Pareto distribution, density (1 + kx/σ)^(−1/k − 1)/σ, for sorted positive numbers.
 
     Zhang and Stephens (2009): with b = −k/σ the likelihood at its best k(b) = mean log(1 − bx) is a function of b alone, and
-    the estimate is the mean of b over it, under a prior on b that the data's upper end and first quartile set. The k that
-    follows is drawn to ½ with the weight of ten numbers, for short tails (Vehtari et al., App. C).
+    the estimate is the posterior mean of b, under a prior set by the data's maximum and first quartile. For short tails, the
+    resulting k is shrunk towards ½ with the weight of ten numbers (Vehtari et al., App. C).
     """
     x = excesses.double()
     n = len(x)
@@ -42,7 +42,7 @@ def pareto_fit(excesses: Tensor) -> tuple[float, float]:
 def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, float]:
     """The logarithms of the weights with their tail smoothed, and k of that tail.
 
-    The tail are the min(S/5, 3√S) largest of S weights. k is −∞ where these are all the same, and NaN for fewer than 25.
+    The tail is the min(S/5, 3√S) largest of S weights. k is −∞ if these are all equal, and NaN if S is below 25.
     """
     values, order = log_weights.double().sort()
     total = len(values)
@@ -66,20 +66,20 @@ def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A family beside the posterior, by weighted draws: `q.diagnose(loss)`.
+    """A family compared with the posterior, by weighted draws: the result of `q.diagnose(loss)`.
 
-    Its text is the verdict; `mean`, `stddev` and `sample` are those of the posterior, to be trusted where `reliable`.
+    Printed, it gives the verdict. `mean`, `stddev` and `sample` are those of the posterior; trust them if `reliable`.
     """
 
     pareto_k: float
-    """The shape of the weights' tail: moments above 1/k do not exist. Below 0.5 the family is near; above 0.7 the weights
-    are of no use; NaN where a loss was not finite, or draws are too few."""
+    """The shape of the weights' tail: moments above 1/k do not exist. Below 0.5 the family is close to the posterior; above
+    0.7 the weights are useless; NaN if a loss was not finite or there are too few draws."""
     log_evidence: float
-    """log ∫ e^(−ℓ/τ) dθ: the log evidence, where the loss is minus a log joint density with all its constants."""
+    """log ∫ e^(−ℓ/τ) dθ: the log evidence, if the loss is minus a log joint density with all its constants."""
     log_evidence_error: float
     """Its standard error."""
     effective: float
-    """How many draws of the posterior the weighted ones are worth."""
+    """The effective number of draws."""
     draws: Any = field(repr=False)
     """Draws of the family, in the structure of θ."""
     weights: Tensor = field(repr=False)
@@ -87,7 +87,7 @@ class Diagnosis:
 
     @property
     def reliable(self) -> bool:
-        """Whether the weighted figures may be trusted: k below 0.7, or 1 − 1/log₁₀ S for S draws where that is less."""
+        """Whether the weighted figures can be trusted: k below 0.7, or below 1 − 1/log₁₀ S for S draws if that is less."""
         return self.pareto_k < min(0.7, 1 - 1 / math.log10(max(len(self.weights), 11)))
 
     @property
@@ -104,7 +104,7 @@ class Diagnosis:
         return torch.tensordot(self.weights.to(x.dtype), x, dims=1)
 
     def sample(self, shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Any:
-        """Draws of the posterior: those of the family, taken again by their weights."""
+        """Draws of the posterior: those of the family, resampled by their weights."""
         count = math.prod(shape)
         chosen = torch.multinomial(self.weights, count, replacement=True, generator=generator)
         return pytree.tree_map(lambda x: x[chosen].reshape(*shape, *x.shape[1:]), self.draws)
@@ -117,19 +117,19 @@ class Diagnosis:
             return "No verdict: the loss was not finite at a draw, or there were fewer than 25 draws."
         if not self.reliable:
             return (
-                f"Do not trust this fit in its tails, nor weights on it ({figures}): the posterior has mass where the family "
-                "has next to none. Take a fuller group, another parametrisation, several starts, or MCMC."
+                f"Do not trust this fit in its tails, nor its weights ({figures}): the posterior has mass where the family "
+                "has almost none. Use a richer group, another parametrisation, several starts, or MCMC."
             )
         if self.pareto_k < 0.5:
-            return f"A good fit ({figures}): what it misses, the weighted figures have."
-        return f"A fair fit ({figures}): take the weighted figures for means and widths."
+            return f"A good fit ({figures}); the weighted figures correct what it misses."
+        return f"A fair fit ({figures}): use the weighted figures for means and widths."
 
     def __str__(self) -> str:
         return f"{self.verdict}\nlog evidence {self.log_evidence:.3f} ± {self.log_evidence_error:.3f}"
 
 
 def diagnosis_of(draws: Any, log_ratios: Tensor) -> Diagnosis:
-    """From draws of a family and log p − log q there, p without its constant."""
+    """The diagnosis from draws of a family and log p − log q at them, with p up to a constant."""
     ratios = log_ratios.double()
     if not bool(torch.isfinite(ratios.nan_to_num(math.nan, math.nan, -1e300)).all()):  # −∞ is a weight of 0
         nan = math.nan
@@ -138,5 +138,5 @@ def diagnosis_of(draws: Any, log_ratios: Tensor) -> Diagnosis:
     count = len(ratios)
     weights = torch.softmax(smoothed, 0)
     effective = 1 / float(weights.square().sum())
-    spread = float((weights * count).std()) / math.sqrt(count)  # of the mean weight, relative to it
+    spread = float((weights * count).std()) / math.sqrt(count)  # the relative error of the mean weight
     return Diagnosis(k, float(torch.logsumexp(smoothed, 0)) - math.log(count), spread, effective, draws, weights)

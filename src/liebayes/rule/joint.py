@@ -1,6 +1,6 @@
 """One family over several tensors on their supports: q_g of ℝᵖ, carried over by a chart.
 
-θ = φ⁻¹(g·ε): the family of the group φ⁻¹∘G∘φ (`groups.Conjugated`) on the base carried over in the same way.
+θ = φ⁻¹(g·ε): the family of the group φ⁻¹∘G∘φ (`groups.Conjugated`) on the base carried over by the same chart.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .history import History
 from .member import Member
 
 DRAWS = 1 << 14
-"""How many draws moments without a closed form are taken from: means to 0.8 % of a standard deviation, which is the
-standard error, and standard deviations to 0.6 % where tails are those of a Normal."""
+"""The number of draws for moments without a closed form. The standard error of a mean is then 0.8 % of a standard deviation,
+that of a standard deviation 0.6 % for tails like those of a Normal."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class JointFamily(Member):
     """
 
     real: Family[Any]
-    """The family in the coordinates z = φ(θ): its `covariance` has the correlations across the parts."""
+    """The family in the coordinates z = φ(θ): its `covariance` has the correlations between the parts."""
     chart: Joint
     history: History | None = field(default=None, compare=False, repr=False)
     """How `liebayes.fit` found this member, if it did."""
@@ -67,24 +67,24 @@ class JointFamily(Member):
         return self.chart.from_real(self.real.sample(shape, generator))
 
     def log_prob(self, theta: Any) -> Tensor:
-        """log q(θ), one value per sample; −∞ off the support. For the volume see `Chart.log_jacobian`."""
+        """log q(θ), one value per sample; −∞ off the support. `Chart.log_jacobian` says which volume this is a density of."""
         inside = self.chart.contains(theta)
         z = self.chart.to_real(theta)
         z = torch.where(inside.unsqueeze(-1), z, 0.0)
         return torch.where(inside, self.real.log_prob(z) - self.chart.log_jacobian(z), -torch.inf)
 
     def entropy(self) -> Tensor:
-        """H(q) = H(z) + E[log |det ∂θ/∂z|], the last from draws that are always the same."""
+        """H(q) = H(z) + E[log |det ∂θ/∂z|], the last term from fixed draws."""
         return self.real.entropy() + self.chart.log_jacobian(self._draws).mean()
 
     @property
     def mean(self) -> Any:
-        """E[θ], part by part: in closed form where each number of a Normal has its own chart, else from `DRAWS` draws."""
+        """E[θ], part by part: in closed form where each number of a Normal has its own chart, otherwise from `DRAWS` draws."""
         return self.chart.join([mean for mean, _ in self._moments])
 
     @property
     def variance(self) -> Any:
-        """Var(θ), number by number, as `mean` has it."""
+        """Var(θ), elementwise; in closed form where `mean` is."""
         return self.chart.join([variance for _, variance in self._moments])
 
     @property
@@ -93,7 +93,7 @@ class JointFamily(Member):
         return self.chart.join([variance.sqrt() for _, variance in self._moments])
 
     def kl(self, other: JointFamily) -> Tensor:
-        """KL(q ‖ q′), where the families have a closed one; a chart does not change it."""
+        """KL(q ‖ q′), where the families have a closed form; a chart does not change it."""
         if self.chart != other.chart:
             raise ValueError(f"A closed KL divergence needs one chart, but got {self.chart} and {other.chart}.")
         return self.real.kl(other.real)
@@ -104,7 +104,7 @@ class JointFamily(Member):
         if not (isinstance(self.real.base, Normal) and self.real.group.affine_action):
             return self.real.sample((DRAWS,), generator)
         half = self.real.sample((DRAWS // 2,), generator)
-        return torch.cat([half, 2 * self.real.mean - half])  # what is linear in z is exact
+        return torch.cat([half, 2 * self.real.mean - half])  # so that functions linear in z are exact
 
     @cached_property
     def _moments(self) -> list[tuple[Tensor, Tensor]]:

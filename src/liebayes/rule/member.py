@@ -1,4 +1,4 @@
-"""What can be asked of every member of a family that has samples and a density: is it right, and what does it say?"""
+"""What every distribution with samples and a density offers: a diagnosis against its target, a summary, draws for ArviZ."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Member(ABC):
         vectorize: bool = True,
         seed: int = 0,
     ) -> Diagnosis:
-        """How good the family is for the posterior e^(−loss/τ): by importance weights on fresh draws.
+        """How well the family fits the posterior e^(−loss/τ), by importance weights on fresh draws.
 
         Args:
-            loss: the whole of what was fitted, the regulariser included.
+            loss: everything that was fitted, including the regulariser.
             draws: how many; the loss is called for each, without gradients.
             temperature: τ of the fit.
             vectorize: use `torch.func.vmap` over draws, as in `fit`.
@@ -60,7 +60,7 @@ class Member(ABC):
             return diagnosis_of(theta, -losses.double() / temperature - self.log_prob(theta).double())
 
     def reweighted(self, loss: Callable[[Any], Tensor], shape: Sequence[int] = (1000,), **options: Any) -> Any:
-        """Draws of the posterior itself: those of the family taken by their importance weights. Options as in `diagnose`."""
+        """Draws of the posterior itself: those of the family resampled by importance weights. Options as in `diagnose`."""
         found = self.diagnose(loss, **options)
         return found.sample(shape, torch.Generator(found.weights.device).manual_seed(options.get("seed", 0)))
 
@@ -80,7 +80,7 @@ class Member(ABC):
         return Summary(tuple(rows))
 
     def to_arviz(self, draws: int = 1000) -> Any:
-        """Draws for ArviZ, as four chains: `az.summary(q.to_arviz())`, `az.plot_pair(...)`. It must be installed."""
+        """Draws for ArviZ, which must be installed, as four chains: `az.summary(q.to_arviz())`, `az.plot_pair(...)`."""
         try:
             arviz = importlib.import_module("arviz")
         except ModuleNotFoundError as error:
@@ -125,14 +125,14 @@ class Summary:
 
 
 def _short(x: float) -> str:
-    """Four digits, and no more places than they need."""
+    """The number with four significant digits."""
     if not math.isfinite(x) or not 1e-3 <= abs(x) < 1e5:
         return f"{x:.4g}"
     return f"{x:.{max(0, 3 - math.floor(math.log10(abs(x))))}f}"
 
 
 def named_parts(theta: Any, name: str = "") -> dict[str, Tensor]:
-    """The tensors of θ by name: keys and places joined by dots."""
+    """The tensors of θ by name: keys and indices joined by dots."""
     if isinstance(theta, Tensor):
         return {name or "theta": theta}
     found: dict[str, Tensor] = {}

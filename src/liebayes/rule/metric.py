@@ -1,4 +1,4 @@
-"""The metric on the Lie algebra, its flat and its sharp (Sec. 3.5, A.1, A.3–A.5).
+"""The metric on the Lie algebra, with flat and sharp (Sec. 3.5, A.1, A.3–A.5).
 
 `Fisher` is the metric of the paper: constant over the group, computed once. `Absorbed` leaves its constants to the step
 sizes, as the paper's experiments do. `Adaptive` is ours: the running second moment of the covector as a diagonal metric.
@@ -37,7 +37,7 @@ class Form(ABC, Generic[E]):
 
     @abstractmethod
     def sharp(self, covector: E, state: Any = ()) -> E:
-        """ξ♯: the direction of fastest ascent of a covector."""
+        """ξ♯: the direction of steepest ascent of a covector."""
 
     @abstractmethod
     def flat(self, X: E, state: Any = ()) -> E:
@@ -49,11 +49,11 @@ class Metric(ABC):
 
     @abstractmethod
     def on(self, group: LieGroup[E], base: Base, g: E) -> Form[E]:
-        """The metric for a group and base, in the shapes of g; a pair that has none is refused."""
+        """The metric for a group and base, in the shapes of g. A pair without one is refused."""
 
 
 def require_metric(metric: object) -> None:
-    """Refuses what is no metric."""
+    """Refuses anything that is not a metric."""
     if not isinstance(metric, Metric):
         raise ValueError(f"metric must be an instance, Absorbed(), Fisher() or Adaptive(), but got {metric!r}.")
 
@@ -65,7 +65,7 @@ def require_metric(metric: object) -> None:
 class Absorbed(Metric):
     """The Euclidean metric on the algebra: the Fisher constants are part of the step sizes, one for each block.
 
-    This is what the paper's experiments run, and like `Adaptive` it serves bases without a Fisher metric (Uniform, Dirac).
+    This is what the paper's experiments use. Like `Adaptive`, it works for bases without a Fisher metric (Uniform, Dirac).
     """
 
     def on(self, group: LieGroup[E], base: Base, g: E) -> Form[E]:
@@ -87,15 +87,15 @@ class _Euclidean(Form[E]):
 class Fisher(Metric):
     """ω(h_X, h_Y) = E[r_X(ε) r_Y(ε)], with r_X the relative tangent at the identity (A.1).
 
-    Closed for the groups of this library; by quadrature for other elementwise groups; otherwise a Gram matrix over
-    `samples` draws of the base.
+    In closed form for the groups of this library, by quadrature for other elementwise groups, and otherwise a Gram matrix
+    over `samples` draws of the base.
     """
 
     samples: int = 65536
 
     def on(self, group: LieGroup[E], base: Base, g: E) -> Form[E]:
         if isinstance(group, Product):
-            raise ValueError(f"Every part of {group} has a metric of its own: ask for that of each group on its base.")
+            raise ValueError(f"Every part of {group} has its own metric: ask for the metric of each group on its base.")
         try:
             group.sharp(group.zero(g), base)  # refuses what has no metric, before any step is taken
         except NotImplementedError:
@@ -157,7 +157,7 @@ def _dense_apply(matrix: Tensor, X: E) -> E:
 
 
 def _block_by_quadrature(group: LieGroup[E], base: Base, g: E) -> Form[E]:
-    # Coordinates do not mix, so the group on a single coordinate says everything.
+    # Coordinates do not mix, so one coordinate is enough.
     scalar = pytree.tree_map(lambda block: torch.zeros((), dtype=torch.float64), g)
     directions = _basis(scalar)
     for X in directions:
@@ -182,7 +182,7 @@ def _gram(group: LieGroup[E], base: Base, g: E, samples: int) -> Form[E]:
             "Give the group closed `flat` and `sharp`, or use the metric Absorbed() or Adaptive()."
         )
     event = group.event_shape(g)
-    base.require_no_flux(f"{group}", (lambda x: x) if group.positive else torch.ones_like)  # what carries mass over an edge
+    base.require_no_flux(f"{group}", (lambda x: x) if group.positive else torch.ones_like)  # mass flowing over an edge
     generator = torch.Generator().manual_seed(0)
     epsilon = base.sample((samples, *event), generator=generator, dtype=torch.float64)
     rows = torch.stack([relative_tangent(group, base, X, epsilon, event) for X in directions])
@@ -223,7 +223,7 @@ def _invert(matrix: Tensor, directions: list[E], group: LieGroup[E], base: Base)
 
 
 class SecondMoment(NamedTuple):
-    """The state of `Adaptive`: a running mean of squared covectors and the weight it has gathered."""
+    """The state of `Adaptive`: a running mean of squared covectors, and the sum of its weights."""
 
     mean: Any
     weight: float
@@ -233,8 +233,8 @@ class SecondMoment(NamedTuple):
 class Adaptive(Metric):
     """v ← βv + (1 − β)·covector², and covector♯ = covector/√v: every coordinate moves by its signal-to-noise ratio.
 
-    The covector lives in the algebra, where its units are those of the posterior itself; so one step size serves all
-    coordinates, and one or two samples are enough where constant metrics need many.
+    The covector lives in the algebra, in the units of the posterior itself, so one step size suits all coordinates, and one
+    or two samples are enough where constant metrics need many.
     """
 
     beta: float = 0.999
@@ -261,7 +261,7 @@ class _AdaptiveForm(Form[E]):
         return SecondMoment(mean, self.beta * state.weight + (1 - self.beta))
 
     def _root(self, state: SecondMoment) -> Any:
-        # Dividing by the gathered weight removes the bias of the zero start.
+        # Dividing by the sum of the weights removes the bias of the zero start.
         weight = max(state.weight, 1e-30)
         return pytree.tree_map(lambda v: (v / weight).sqrt() + self.epsilon, state.mean)
 

@@ -1,10 +1,10 @@
 """The update (Sec. 3.5, Alg. 1–3): M ← (1 − β)·covector + βM, then g ← g·exp(−αM♯).
 
-The paper keeps M in the algebra, after the sharp; ours is the covector's average, sharpened when the step is taken. For a
-constant metric the two are the same, and an adaptive one needs it so.
+The paper averages vectors of the algebra, after the sharp; we average covectors and take the sharp when the step is taken.
+For a constant metric the two are the same, and an adaptive one needs this order.
 
-The step size α here is that of Alg. 3, where the Fisher constants divide the covectors. In the equations of Sec. 4.3 they
-are absorbed: their α is this one divided by c_X.
+The step size α here is that of Alg. 3, where covectors are divided by the Fisher constants. The equations of Sec. 4.3 absorb
+them: their α is this one divided by c_X.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def update(
         return Update(State(group.move(state.element, direction, -lr), M, metric), direction, 0, None)
     step = descend(direction, lr)
     largest = _largest_coordinates(blocks_of(step))
-    # Asking is cheaper than bounding, and enough where coordinates are bounded one by one.
+    # Checking is cheaper than bounding, and enough where coordinates are bounded one by one.
     if group.elementwise and largest is not None and _all_within(largest, max_step):
         bounded = 0
     else:
@@ -89,10 +89,10 @@ def descend(direction: E, lr: float | E) -> E:
 
 
 def bound(group: LieGroup[E], step: E, max_step: float | E | None) -> tuple[E, Tensor]:
-    """Limits a step: coordinate by coordinate for elementwise groups, in norm, block by block, for the others.
+    """Limits a step: each coordinate for elementwise groups, the norm of each block for the others.
 
-    Far from the optimum and with few samples a single covector can be many orders too large. In the algebra all steps are
-    measured in the units of the posterior (logarithms of scales, shifts in widths), so one bound serves all.
+    Far from the optimum and with few samples a single covector can be many orders of magnitude too large. In the algebra all
+    steps are measured in the units of the posterior (logarithms of scales, shifts in widths), so one bound suits all.
     """
     if max_step is None:
         return step, torch.zeros((), dtype=torch.int64)
@@ -116,7 +116,7 @@ def bound(group: LieGroup[E], step: E, max_step: float | E | None) -> tuple[E, T
 
 
 def _largest_coordinates(blocks: list[Tensor]) -> list[float] | None:
-    """The largest coordinate of each block; unknown on a GPU, which would have to be waited for."""
+    """The largest coordinate of each block; None on a GPU, which would have to synchronise."""
     if blocks[0].device.type != "cpu":
         return None
     sizes = []
@@ -130,7 +130,7 @@ def _largest_coordinates(blocks: list[Tensor]) -> list[float] | None:
 
 
 def _largest(sizes: list[float]) -> float:
-    """NaN if one of them is, which max() may pass over."""
+    """The maximum; NaN if one of them is, which max() may miss."""
     return math.nan if any(map(math.isnan, sizes)) else max(sizes, default=0.0)
 
 
