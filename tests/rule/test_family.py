@@ -355,7 +355,7 @@ def test_an_entropy_from_draws_is_always_the_same() -> None:
 
 
 def test_one_number_has_no_covariance_matrix() -> None:
-    with pytest.raises(ValueError, match="One number has a variance"):
+    with pytest.raises(ValueError, match="single number has a variance"):
         _ = Family(DiagonalAffine(), Normal(), DiagonalAffine().at(torch.tensor(1.0))).covariance
 
 
