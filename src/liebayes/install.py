@@ -8,7 +8,7 @@ A graph built inside the block may be differentiated after it, when the paramete
 then find the values of the block: with `keep`, saved parameters are replaced by aliases of the storage they had. Autograd asks
 only the innermost of nested hooks, so the blocks of a thread know of each other.
 
-Threads take turns: a block waits while another thread has values in the same tensors.
+Threads take turns: a block waits while another thread has values in the same tensors, or needs them to stay as they are.
 """
 
 from __future__ import annotations
@@ -16,21 +16,55 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
-class Exchange:
+class Turn:
+    """A block in which no other thread exchanges any of these tensors. Blocks of one thread may be nested."""
+
+    def __init__(self, slots: Iterable[Tensor] | Turn) -> None:
+        self._ids: frozenset[int] = slots._ids if isinstance(slots, Turn) else frozenset(map(id, slots))
+        self._thread: int = 0
+
+    def __enter__(self) -> None:
+        global _waiting
+        self._thread = threading.get_ident()
+        with _lock:
+            while _open_blocks and any(
+                block._thread != self._thread and not self._ids.isdisjoint(block._ids) for block in _open_blocks
+            ):
+                _waiting += 1
+                try:
+                    _turn.wait()
+                finally:
+                    _waiting -= 1
+            _open_blocks.append(self)
+
+    def __exit__(self, *_: Any) -> None:
+        with _lock:
+            _open_blocks.remove(self)
+            if _waiting:
+                _turn.notify_all()
+
+
+_open_blocks: list[Turn] = []
+_waiting = 0
+_lock = threading.Lock()
+_turn = threading.Condition(_lock)
+
+
+class Exchange(Turn):
     """Tensors, and the values that take their place inside `with exchange.installed():`."""
 
     def __init__(self, slots: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        super().__init__(slots)
         self.slots = slots
         self.values = values
         self._originals: list[Tensor] = [slot.data for slot in slots]
         self._addresses: list[int] = list(map(Tensor.data_ptr, slots))
-        self._ids: frozenset[int] = frozenset(map(id, slots))
-        self._thread: int = 0
 
     @contextmanager
     def installed(self, keep: Keep | None = None) -> Iterator[None]:
@@ -38,7 +72,14 @@ class Exchange:
 
         With `keep`, graphs built inside may be differentiated later; it makes the alias of a saved parameter.
         """
-        _enter(self)
+        with self:
+            yield from self._exchanged(keep)
+
+    def _exchanged(self, keep: Keep | None) -> Iterator[None]:
+        addresses = list(map(Tensor.data_ptr, self.slots))
+        if addresses != self._addresses:  # the tensors have got new storage since, also in the block of another thread
+            self._originals = [slot.data for slot in self.slots]
+            self._addresses = addresses
         try:
             for slot, value in zip(self.slots, self.values, strict=True):
                 slot.data = value
@@ -48,12 +89,11 @@ class Exchange:
         finally:
             self._restore()
             torch.clear_autocast_cache()
-            _leave(self)
 
     def _restore(self) -> None:
-        with _turn:
+        with _lock:
             blocks = _open_blocks[_open_blocks.index(self) + 1 :]
-        later = [other for other in blocks if not other._ids.isdisjoint(self._ids)]
+        later = [other for other in blocks if isinstance(other, Exchange) and not other._ids.isdisjoint(self._ids)]
         for slot, original in zip(self.slots, self._originals, strict=True):
             holder = next((other for other in later if id(slot) in other._ids), None) if later else None
             if holder is None:
@@ -61,28 +101,6 @@ class Exchange:
             else:  # that block ends after this one, though it began inside it: what it restores must be the original
                 place = next(i for i, other in enumerate(holder.slots) if other is slot)
                 holder._originals[place] = original
-
-
-_open_blocks: list[Exchange] = []
-_turn = threading.Condition()
-
-
-def _enter(exchange: Exchange) -> None:
-    exchange._thread = threading.get_ident()
-    with _turn:
-        while any(block._thread != exchange._thread and not exchange._ids.isdisjoint(block._ids) for block in _open_blocks):
-            _turn.wait()
-        _open_blocks.append(exchange)
-        addresses = list(map(Tensor.data_ptr, exchange.slots))
-        if addresses != exchange._addresses:  # the tensors have got new storage since, also in the block of another thread
-            exchange._originals = [slot.data for slot in exchange.slots]
-            exchange._addresses = addresses
-
-
-def _leave(exchange: Exchange) -> None:
-    with _turn:
-        _open_blocks.remove(exchange)
-        _turn.notify_all()
 
 
 # Graphs that are differentiated after the block.

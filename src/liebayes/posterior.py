@@ -19,9 +19,9 @@ from torch.distributions import Distribution
 
 from .bases import Base
 from .groups import LieGroup
-from .install import Alias
+from .install import Alias, Turn
 from .posterior_file import Contents, read, write
-from .prediction import Classes, ClassPrediction, RegressionPrediction, Values, exchange_for, input_batches
+from .prediction import Classes, ClassPrediction, RegressionPrediction, Values, exchange_for, input_batches, slots_of
 from .rule import Family
 
 
@@ -45,8 +45,9 @@ class Posterior:
             raise ValueError(f"A posterior is over parameters of its model, which has none of the names {unknown}.")
         self.temperature = temperature
         fixed = {name: p for name, p in parameters.items() if name not in self.families}
-        self.fixed: dict[str, Tensor] = {name: _whole(p.detach()).clone() for name, p in fixed.items()}
-        self.buffers: dict[str, Tensor] = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+        with Turn(slots_of(self.model).values()):
+            self.fixed: dict[str, Tensor] = {name: _whole(p.detach()).clone() for name, p in fixed.items()}
+            self.buffers: dict[str, Tensor] = {name: b.detach().clone() for name, b in self.model.named_buffers()}
         self._dtypes = {name: p.dtype for name, p in parameters.items()}
 
     # Weights.
@@ -96,7 +97,7 @@ class Posterior:
         """
         _refuse_sharded(self.model)
         values = {**self.sample(generator), **_copies(self.buffers)}
-        with exchange_for(self.model, values).installed(Alias):
+        with Turn(slots_of(self.model).values()), exchange_for(self.model, values).installed(Alias):
             yield self.model
 
     # Predictions.
@@ -134,6 +135,11 @@ class Posterior:
     ) -> ClassPrediction | RegressionPrediction:
         """The posterior predictive (Sec. 5): the average over one set of draws from the posterior.
 
+        The draws are in the module while it is called, and afterwards the module is what it was. Threads take turns: several
+        may predict with one module, also while another one trains it by an optimizer of this library, and each gets what it
+        would get alone. Whatever else uses the module meanwhile (a forward pass of your own, `train()`, `state_dict()`) may
+        find a draw in it: give the posterior a module of its own for that, `Posterior(copy.deepcopy(model), q.families)`.
+
         Args:
             inputs: a tensor of inputs, or an iterable of batches such as a `DataLoader`, whose targets are passed over; all of
                 them are in memory at once. The model is called with one tensor.
@@ -155,7 +161,7 @@ class Posterior:
 
         average = Classes() if task == "classification" else Values()
         called = self.model if self._compiled is None else self._compiled
-        with torch.no_grad(), evaluation_mode(self.model):
+        with Turn(slots_of(self.model).values()), torch.no_grad(), evaluation_mode(self.model):
             for _ in range(max(samples, 1)):
                 weights = self._drawn(generator) if samples else self.point()
                 # Weights change once for all inputs: new ones for every batch would cost more, and not be one function.
@@ -174,10 +180,11 @@ class Posterior:
             return
         first = next(iter(self.families.values()))
         weights = self.sample(torch.Generator(device=first.device).manual_seed(seed)) if sample else self.point()
-        momenta = [norm.momentum for norm in norms]
         _refuse_sharded(self.model)
-        exchange = exchange_for(self.model, {**weights, **_copies(self.buffers)})
-        with torch.no_grad(), evaluation_mode(self.model), exchange.installed():
+        values = {**weights, **_copies(self.buffers)}
+        alone = Turn(slots_of(self.model).values())
+        with alone, torch.no_grad(), evaluation_mode(self.model), exchange_for(self.model, values).installed():
+            momenta = [norm.momentum for norm in norms]
             for norm in norms:
                 norm.train()
                 norm.reset_running_stats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,9 @@ from torch.distributions import Distribution, constraints
 
 from .base import Base
 from .quadrature import HALF_LINE, REAL_LINE, Support
+
+_lending = threading.Lock()
+"""The global generator is lent to one thread at a time."""
 
 
 class Wrapped(Base):
@@ -35,7 +39,7 @@ class Wrapped(Base):
         else:
             # torch.distributions takes no generator: the global one is lent for the draw, seeded from the one given.
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-            with torch.random.fork_rng():
+            with _lending, torch.random.fork_rng():
                 torch.manual_seed(seed)
                 draws = self.wrapped.sample(torch.Size(shape))
         return draws.to(dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)

@@ -20,7 +20,7 @@ from .checkpoint import own_precision, with_own_objects
 from .noise import Source, choose_source
 from .protocol import Phase
 from .rule import GaussNewtonRule, LieGroupRule, Rule
-from .sampling import SamplingOptimizer
+from .sampling import SamplingOptimizer, in_turn
 from .settings import OBJECTS, Curvature, Prior, named, prepare, whole_number, written
 from .store import family_of, fit_state
 
@@ -215,6 +215,7 @@ class LieGroupBLR(SamplingOptimizer):
 
     # The posterior.
 
+    @in_turn
     def families(self) -> dict[Tensor, Family[Any]]:
         """The member of its family that each trained parameter has reached."""
         self._refuse_inside("The posterior cannot be taken")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from functools import wraps
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,9 +23,22 @@ from .rule import Rule
 from .store import all_finite
 from .stores import Stores
 
+R = TypeVar("R")
+
 
 class NonFiniteError(RuntimeError):
     """A gradient was not finite. The optimizer and the parameters are as they were before the step."""
+
+
+def in_turn(method: Callable[[Any], R]) -> Callable[[Any], R]:
+    """A method that reads or writes parameters: it waits while another thread has a sample in them."""
+
+    @wraps(method)
+    def waiting(self: SamplingOptimizer) -> R:
+        with self._stores.turn():
+            return method(self)
+
+    return waiting
 
 
 class SamplingOptimizer(Optimizer):
@@ -114,6 +128,7 @@ class SamplingOptimizer(Optimizer):
             )
 
     @torch.no_grad()
+    @in_turn
     def _draw(self) -> None:
         """A new sample into the buffers."""
         self._settle()
@@ -167,6 +182,7 @@ class SamplingOptimizer(Optimizer):
         self._fold_gradients()
         progress.remember_gradients(watch)
 
+    @in_turn
     def _fold_gradients(self) -> None:
         progress = self._progress
         found = {id(p): gradient for p in progress.parameters if (gradient := p.grad) is not None}
@@ -292,6 +308,7 @@ class SamplingOptimizer(Optimizer):
             )
 
     @torch.no_grad()
+    @in_turn
     def _advance(self) -> None:
         """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
         progress = self._progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import native
-from ..install import Exchange, Keep
+from ..install import Exchange, Keep, Turn
 from . import distributed
 from .native_store import NativeStore, in_plain_memory, kernel_has
 from .noise import Noise
@@ -45,6 +45,12 @@ class Stores:
         self.sharded: bool = False
         self.numbers: dict[Tensor, int] = {}
         """Which of the optimizer's parameters each one is: it fixes its noise."""
+
+    def turn(self) -> AbstractContextManager[None]:
+        """A block in which no other thread has values in the parameters: they are read, or written."""
+        if self.sharded:
+            return nullcontext()
+        return Turn(self._exchange or self._optimizer._trained())
 
     # Building.
 
