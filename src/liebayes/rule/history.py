@@ -45,5 +45,7 @@ class History:
     """E_q[loss] − τ·H(q) of the result, from fresh samples."""
     final_error: float = float("nan")
     """The standard error of `final_objective`."""
+    newton_steps: int = 0
+    """How many of Newton's steps were taken after the run: by mean-field families, under correlation."""
     starts: list[float] = field(default_factory=list)
     """The final objectives of all starts, if there were several."""

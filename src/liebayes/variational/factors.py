@@ -133,6 +133,10 @@ class Factor:
         if not self.relative:
             self.state = self.state._replace(element=moved)
 
+    def take(self, step: Any, part: float) -> None:
+        """g ← g·exp(−part·step), outside the run."""
+        self.state = self.state._replace(element=self.group.move(self.state.element, step, -part))
+
     def coordinate(self, block: Tensor, place: int) -> str:
         """The name of the coordinate that a number of a block is about: a row's, where the block is a matrix."""
         names, event = self.coordinates(), self.group.event_shape(self.start).numel()
@@ -177,6 +181,14 @@ class Factor:
         except ValueError:
             return 1.0
         return math.sqrt(variance) if 0 < variance < math.inf else 1.0
+
+    @functools.cached_property
+    def centre(self) -> float:
+        """The mean of the base, or 0 where it has none."""
+        try:
+            return self.base.mean
+        except ValueError:
+            return 0.0
 
     def by_block(self, shift: float | None, other: float | None) -> Any:
         """A setting of the update: one number, or one for the shift and another for the other blocks."""

@@ -16,10 +16,11 @@ from ..groups import LieGroup, blocks_of
 from ..rule import Convergence, History, Update, update
 from .energy import energy_of, over_samples
 from .factors import Leaf, make_factors, product_family, with_defaults
+from .newton import full_step, needs_refining, wants_newton
 from .noise import noise_of_steps, sharing
 from .settings import Settings
 from .shortcuts import short_grad
-from .verdict import examine, judge, warn_of
+from .verdict import Examination, examine, judge, warn_of
 
 
 class FitError(ValueError):
@@ -107,6 +108,8 @@ class Fit:
         self._unpaired = 0
         self._bounded: int | Tensor = 0
         self._quiet = 0
+        self._time = 0.0
+        """The sum of all step sizes: how many time constants of the rule have passed."""
 
     def __enter__(self) -> Fit:
         self._resources.enter_context(closing(self._noise))
@@ -156,6 +159,7 @@ class Fit:
             factor.state = move.state
             self._bounded = self._bounded + move.bounded
         self.steps = number
+        self._time += alpha * told.lr
         if number % told.record_every == 0 or number == told.steps:
             self._record(found)
             self._break_symmetry(found)
@@ -257,7 +261,7 @@ class Fit:
             history.stopped = f"all {self.steps} steps taken" if all_taken else f"stopped after {self.steps} steps"
         try:
             with torch.enable_grad():
-                found = examine(self.factors, told, self._values)
+                found = self._refine(examine(self.factors, told, self._values))
         except Exception as error:  # the loss failed where it had not been before
             history.converged, history.verdict = Convergence.LOST, f"{Convergence.LOST.value}: {str(error).splitlines()[0]}"
         else:
@@ -265,14 +269,43 @@ class Fit:
             history.converged, history.verdict = judge(self.factors, told, history, found)
         return self.family
 
-    def _values(self, noise: list[Tensor]) -> tuple[Tensor, list[Any]]:
-        """For each sample (loss − τ·log |J|)/τ + log q₀(ε), and the covectors."""
+    def _refine(self, found: Examination) -> Examination:
+        """Newton's steps for mean-field families, since the rule does not see correlations (`newton.py`).
+
+        Only after a run that has had time to settle, and where a step is sure to be more than noise. Steps are kept if the
+        objective does not rise; the last one is of four times the samples, since nothing averages after it.
+        """
+        part, last = 1.0, False
+        for again in range(1, 9):
+            wanted = [needs_refining(factor, step) for factor, step in zip(self.factors, found.steps, strict=True)]
+            if self._time < 5 or not (any(wanted) or last):
+                return found
+            states = [factor.state for factor in self.factors]
+            for factor, step, sure in zip(self.factors, found.steps, wanted, strict=True):
+                if step is not None and (sure or last) and wants_newton(factor):
+                    factor.take(full_step(factor, step), part)
+            there = examine(self.factors, self.settings, self._values, again)
+            if there.mean > found.mean + 3 * math.hypot(there.error, found.error):
+                for factor, state in zip(self.factors, states, strict=True):
+                    factor.state = state
+                part /= 4
+                continue
+            self.history.newton_steps += 1
+            found, part = there, 1.0
+            if last:
+                return found
+            if not any(map(needs_refining, self.factors, found.steps)):
+                found, last = examine(self.factors, self.settings, self._values, 100, 4), True
+        return found
+
+    def _values(self, noise: list[Tensor]) -> tuple[Tensor, list[Any], list[Tensor]]:
+        """For each sample (loss − τ·log |J|)/τ + log q₀(ε); the covectors; the gradients in ε."""
         found = self._evaluate(noise)
         values = found.objectives / self.settings.unit
         if self.settings.temperature:
             for factor, g, epsilon in zip(self.factors, found.elements, noise, strict=True):
                 values = values + factor.log_density(g, epsilon)
-        return values, found.covectors
+        return values, found.covectors, found.gradients
 
     def _lost(self, step: int, how: str, finite_loss: bool = False) -> FitError:
         """The error for a loss that fails, with the element of the step before."""

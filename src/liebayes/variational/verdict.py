@@ -20,6 +20,7 @@ from torch import Tensor
 from ..groups import blocks_of
 from ..rule import Convergence, Fisher, History
 from .factors import Factor
+from .newton import dimensions, newton_step, sure_part, use_newton, wants_newton
 from .settings import Settings
 
 LARGE = 0.1
@@ -37,8 +38,9 @@ class Examination:
     values: Tensor
     """For each sample (loss − τ·log |J|)/τ + log q₀(ε): minus the logarithm of its importance weight, up to a constant."""
     in_pairs: bool
-    steps: list[tuple[Any, Any] | None]
-    """For each factor the natural gradient and its standard error, or None where there is no Fisher metric."""
+    steps: list[tuple[list[Tensor], list[Tensor]] | None]
+    """For each factor the blocks of a full step and of its standard error, or None where there is no Fisher metric: the
+    natural gradient, and for mean-field families Newton's step."""
 
     @property
     def mean(self) -> float:
@@ -56,24 +58,40 @@ class Examination:
 
 
 def examine(
-    factors: list[Factor], settings: Settings, evaluate: Callable[[list[Tensor]], tuple[Tensor, list[Any]]]
+    factors: list[Factor],
+    settings: Settings,
+    evaluate: Callable[[list[Tensor]], tuple[Tensor, list[Any], list[Tensor]]],
+    again: int = 0,
+    times: int = 1,
 ) -> Examination:
     """Draws up to 64 times the samples of a step, but no more than a 25th of the run, and eight times at least.
 
     Args:
         factors: where the run ended.
         settings: those of the run.
-        evaluate: the values and the covectors at a step's noise.
+        evaluate: the values, the covectors and the gradients at a step's noise.
+        again: how often the result has been examined before; the noise is another every time.
+        times: a factor on the number of samples.
     """
     device = blocks_of(factors[0].start)[-1].device
-    generator = torch.Generator(device=device).manual_seed(settings.seed + 0x5EED)
-    rounds = min(64, max(8, settings.steps // 25))
+    generator = torch.Generator(device=device).manual_seed(settings.seed + 0x5EED + again)
+    newton = [isinstance(settings.metric, Fisher) and wants_newton(factor) for factor in factors]
+    most = max((dimensions(factor) for factor, wanted in zip(factors, newton, strict=True) if wanted), default=0)
+    rounds = max(min(64, max(8, settings.steps // 25)), math.ceil(5 * most / settings.samples))
+    if most and rounds > settings.steps // 4:  # too much for a run so short
+        newton, rounds = [False] * len(factors), min(rounds, 8)
+    rounds *= times
+    seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in factors]
     values: list[Tensor] = []
     sums: list[list[Tensor]] = [[] for _ in factors]
     squares: list[list[Tensor]] = [[] for _ in factors]
     for number in range(rounds):
-        found, covectors = evaluate([factor.noise(1, settings.samples, generator)[0] for factor in factors])
+        noise = [factor.noise(1, settings.samples, generator)[0] for factor in factors]
+        found, covectors, gradients = evaluate(noise)
         values.append(found)
+        for pairs, wanted, epsilon, gradient in zip(seen, newton, noise, gradients, strict=True):
+            if wanted:
+                pairs.append((epsilon.reshape(settings.samples, -1), gradient.reshape(settings.samples, -1)))
         for place, (factor, covector) in enumerate(zip(factors, covectors, strict=True)):
             blocks = blocks_of(factor.form.sharp(covector)) if isinstance(settings.metric, Fisher) else []
             if number == 0:
@@ -81,11 +99,14 @@ def examine(
             for total, square, block in zip(sums[place], squares[place], blocks, strict=True):
                 total.add_(block)
                 square.addcmul_(block, block)
-    steps: list[tuple[Any, Any] | None] = []
-    for total, square in zip(sums, squares, strict=True):
+    steps: list[tuple[list[Tensor], list[Tensor]] | None] = []
+    for factor, total, square, pairs in zip(factors, sums, squares, seen, strict=True):
         mean = [t / rounds for t in total]
         error = [((s / rounds - m.square()).clamp_min(0) / (rounds - 1)).sqrt() for s, m in zip(square, mean, strict=True)]
         steps.append((mean, error) if mean else None)
+        if pairs and mean:
+            noise, gradient = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+            use_newton(factor, mean, error, newton_step(noise, gradient, factor.in_pairs, factor.centre, factor.width**2))
     return Examination(torch.stack(values), all(factor.in_pairs for factor in factors), steps)
 
 
@@ -101,15 +122,13 @@ def judge(factors: list[Factor], settings: Settings, history: History, found: Ex
         ):
             if not mean.numel():
                 continue
-            # Among many coordinates some are far out by chance.
-            margin = (3 + math.sqrt(2 * math.log(mean.numel()))) * error
             width = factor.width if name == "shift" else 1.0
-            sure = ((mean.abs() - margin) / width).nan_to_num(0.0)
-            size, place = (float(x) for x in sure.flatten().max(0))
+            sure = sure_part(mean, error) / width
+            size, place = (float(x) for x in sure.abs().flatten().max(0))
             if name in ("log_scale", "log_diagonal"):
                 # A loss that says nothing leaves −½ of the entropy's gradient, and the width has grown since the start; so
                 # far, at last, that the loss is nothing but rounding.
-                flat = ((-mean - margin > 0.25) & (last - first > 10)) | ((mean.abs() > LARGE) & (last - first > 20))
+                flat = ((-sure > 0.25) & (last - first > 10)) | ((mean.abs() > LARGE) & (last - first > 20))
                 growing = growing or (factor.direction() if bool(flat.any()) else None)
             if size > worst:
                 full = float(mean.flatten()[int(place)].abs()) / width

@@ -1,0 +1,157 @@
+"""Mean-field fits under correlation: the best diagonal Gaussian is found whatever the condition number."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import liebayes as lb
+from liebayes.bases import Laplace, Normal
+from liebayes.groups import Additive, DiagonalAffine, Positive
+from liebayes.variational.newton import newton_step
+
+ORACLES = Path(__file__).parent.parent / "oracles"
+
+
+def regression(dim: int, condition: float, cases: int = 200) -> tuple[Tensor, Tensor]:
+    """Features whose Gram matrix has the condition number, in units that differ by up to its root."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(cases, dim, generator=generator, dtype=torch.float64)
+    left, _, right = torch.linalg.svd(x, full_matrices=False)
+    x = 30 * left * torch.logspace(0, -0.5 * math.log10(condition), dim, dtype=torch.float64) @ right
+    y = x @ torch.randn(dim, generator=generator, dtype=torch.float64)
+    return x, y + 0.5 * torch.randn(cases, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("dim", [5, 30, 100])
+def test_regression_with_known_noise(dim: int, condition: float) -> None:
+    """The best diagonal Gaussian has the posterior's mean, and the inverse roots of the precision's diagonal as widths."""
+    x, y = regression(dim, condition)
+    precision = x.mT @ x / 0.25
+    mean, sd = torch.linalg.solve(precision, x.mT @ y / 0.25), precision.diagonal().rsqrt()
+    q = lb.fit(
+        lambda w: 0.5 * ((y - x @ w) / 0.5).square().sum(), DiagonalAffine(), start=torch.zeros(dim, dtype=torch.float64)
+    )
+    assert ((q.mean - mean) / sd).abs().max() < 0.02
+    assert (q.stddev / sd - 1).abs().max() < 0.02
+    assert q.history.converged
+    if condition == 1e6:
+        assert q.history.newton_steps > 0
+
+
+@pytest.mark.parametrize("dim", [10, 30])
+def test_regression_with_unknown_noise(dim: int) -> None:
+    """The optimum in closed form: the weights' mean is that of least squares, and E[σ⁻²] follows from the residuals."""
+    x, y = regression(dim, 1e6)
+
+    def loss(theta: dict[str, Tensor]) -> Tensor:
+        w, s = theta["w"], theta["s"]
+        return 0.5 * ((y - x @ w) / s).square().sum() + len(y) * s.log()
+
+    start = {"w": torch.zeros(dim, dtype=torch.float64), "s": torch.tensor(1.0, dtype=torch.float64)}
+    q = lb.fit(loss, DiagonalAffine(), start=start, supports={"s": Positive()})
+    gram = x.mT @ x
+    mean = torch.linalg.solve(gram, x.mT @ y)
+    # log σ ~ N(m, v): E[loss] = ½S·e^(−2m + 2v) + (n − 1)m with S = E‖y − xw‖², and −½ log v: S·e^(−2m + 2v) = n − 1 = 1/(2v),
+    # where w ~ N(mean, 1/(gram_ii·E[σ⁻²])) adds P/E[σ⁻²] to S.
+    n, rss = len(y), float((y - x @ mean).square().sum())
+    inverse_square = (n - 1 - dim) / rss  # E[σ⁻²], from S·E[σ⁻²] = n − 1
+    sd = (gram.diagonal() * inverse_square).rsqrt()
+    assert ((q.mean["w"] - mean) / sd).abs().max() < 0.05
+    assert (q.stddev["w"] / sd - 1).abs().max() < 0.03
+    v = 1 / (2 * (n - 1))
+    m = v - 0.5 * math.log(inverse_square)  # E[σ⁻²] = e^(−2m + 2v)
+    assert float(q.real.mean[-1]) == pytest.approx(m, abs=0.1 * math.sqrt(v))
+    assert float(q.real.stddev[-1]) == pytest.approx(math.sqrt(v), rel=0.03)
+
+
+def test_logistic_regression_needs_no_more_than_the_rule() -> None:
+    """A loss beyond second order, against the optimum of its own family."""
+    from sklearn.datasets import load_breast_cancer
+
+    optimum = json.loads((ORACLES / "breast_cancer_gaussian_vi.json").read_text())["gaussian_vi"]["diagonal"]
+    features, labels = load_breast_cancer(return_X_y=True)
+    features = (features - features.mean(axis=0)) / features.std(axis=0)
+    x = torch.cat([torch.tensor(features), torch.ones(len(labels), 1, dtype=torch.float64)], 1)
+    y = torch.tensor(labels, dtype=torch.float64)
+
+    def loss(w: Tensor) -> Tensor:
+        logits = x @ w
+        return torch.nn.functional.softplus(logits).sum() - y @ logits + 0.5 * w.square().sum()
+
+    q = lb.fit(loss, DiagonalAffine(), start=torch.zeros(31, dtype=torch.float64))
+    mean, sd = torch.tensor(optimum["mean"]), torch.tensor(optimum["sd"])
+    assert ((q.mean - mean) / sd).abs().max() < 0.1
+    assert (q.stddev / sd - 1).abs().max() < 0.06
+
+
+def test_additive_family_under_correlation() -> None:
+    x, y = regression(10, 1e4)
+    precision = x.mT @ x / 0.25
+    mean = torch.linalg.solve(precision, x.mT @ y / 0.25)
+    base = Normal(0.01)
+    q = lb.fit(lambda w: 0.5 * ((y - x @ w) / 0.5).square().sum(), Additive(), base, torch.zeros(10, dtype=torch.float64))
+    assert ((q.mean - mean) / 0.01).abs().max() < 0.05
+
+
+def test_a_run_that_has_hardly_begun_is_not_refined() -> None:
+    x, y = regression(5, 1e4)
+    loss = lambda w: 0.5 * ((y - x @ w) / 0.5).square().sum()  # noqa: E731
+    q = lb.fit(loss, DiagonalAffine(), start=torch.zeros(5, dtype=torch.float64), steps=200, lr=1e-6)
+    assert q.history.newton_steps == 0
+    assert not q.history.converged
+
+
+@pytest.mark.parametrize("in_pairs", [True, False])
+def test_newton_step_is_exact_for_a_quadratic_loss(in_pairs: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64)).Q
+    H = (axes * torch.logspace(-6, 0, 6, dtype=torch.float64)) @ axes.mT
+    away = torch.randn(6, generator=generator, dtype=torch.float64)
+    epsilon = torch.randn(10, 4, 6, generator=generator, dtype=torch.float64)
+    if in_pairs:
+        epsilon = torch.cat([epsilon, -epsilon], 1)
+    found = newton_step(epsilon, (epsilon - away) @ H, in_pairs, 0.0, 1.0)
+    assert found is not None
+    # Rounding times the condition number.
+    torch.testing.assert_close(found.shift, away, rtol=0, atol=1e-8)
+    torch.testing.assert_close(found.log_scale, -0.5 * H.diagonal().log(), rtol=1e-8, atol=1e-8)
+    assert float(found.shift_error.max()) < 1e-8
+
+
+def test_errors_of_newton_steps_are_true() -> None:
+    """A loss beyond second order, ℓ′ = tanh ε + 0.2(ε² − 1), at its optimum: the spread over 200 repetitions is as said."""
+    generator = torch.Generator().manual_seed(0)
+    steps, errors, scales, scale_errors = [], [], [], []
+    for _ in range(200):
+        half = torch.randn(40, 8, 2, generator=generator, dtype=torch.float64)
+        epsilon = torch.cat([half, -half], 1)
+        found = newton_step(epsilon, torch.tanh(epsilon) + 0.2 * (epsilon.square() - 1), True, 0.0, 1.0)
+        assert found is not None
+        for values, value in zip((steps, errors, scales, scale_errors), found, strict=True):
+            values.append(value)
+    for values, spreads in ((steps, errors), (scales, scale_errors)):
+        true, claimed = torch.stack(values).std(0), torch.stack(spreads).mean(0)
+        torch.testing.assert_close(claimed / true, torch.ones(2, dtype=torch.float64), rtol=0, atol=0.2)  # 200 know it to 5 %
+
+
+def test_too_few_samples_give_no_step() -> None:
+    epsilon = torch.randn(1, 8, 6, dtype=torch.float64)
+    assert newton_step(epsilon, epsilon, False, 0.0, 1.0) is None
+    assert newton_step(torch.zeros(20, 8, 2), torch.zeros(20, 8, 2), False, 0.0, 1.0) is None
+
+
+def test_other_bases() -> None:
+    """Laplace noise on a correlated quadratic: the same mean; A² = τ/(h_ii·Var ε)."""
+    x, y = regression(8, 1e5)
+    precision = x.mT @ x / 0.25
+    mean, sd = torch.linalg.solve(precision, x.mT @ y / 0.25), precision.diagonal().rsqrt()
+    q = lb.fit(
+        lambda w: 0.5 * ((y - x @ w) / 0.5).square().sum(), DiagonalAffine(), Laplace(), torch.zeros(8, dtype=torch.float64)
+    )
+    assert ((q.mean - mean) / sd).abs().max() < 0.05
+    assert (q.stddev / sd - 1).abs().max() < 0.08
