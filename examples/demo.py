@@ -27,8 +27,8 @@ OUTPUT = Path("demo-output")
 RULES = {
     "sgd": "one network, no posterior",
     "additive": "moves a base of fixed width",
-    "affine": "learns a location for every weight, and slowly a width",
-    "multiplicative": "scales positive magnitudes; a weight is the difference of two",
+    "affine": "learns a location and, slowly, a width",
+    "multiplicative": "scales positive magnitudes: w⁺ − w⁻",
 }
 
 
