@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -66,3 +70,68 @@ def test_leftovers_of_a_killed_process_are_overwritten(tmp_path: Path) -> None:
     with atomic_write(path, alone=True) as partial:
         partial.write_text("new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("checkpoint.safetensors", "new")]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from liebayes.atomic_write import atomic_write
+with atomic_write(Path(sys.argv[1])) as partial:
+    partial.write_text("half")
+    print("writing", flush=True)
+    time.sleep(600)
+"""
+
+
+def parts(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.name.endswith(".part")]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="tells by /proc which processes run")
+def test_orphans_of_killed_processes_are_removed_by_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(target)], stdout=subprocess.PIPE, text=True)
+        for target in (path, path, tmp_path / "report.html.gz")
+    ]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "writing\n"
+        assert len(parts(tmp_path)) == 3
+        writers[0].kill()
+        writers[0].wait()
+        with atomic_write(path) as partial:
+            partial.write_text("new")
+        # Those of the process that still writes, and of another file, stay.
+        assert sorted(name.split("-")[1] for name in parts(tmp_path)) == sorted(str(writer.pid) for writer in writers[1:])
+        for writer in writers[1:]:
+            writer.kill()
+            writer.wait()
+        with atomic_write(path, alone=True) as partial:
+            partial.write_text("newer")
+        assert [name.split("-")[1] for name in parts(tmp_path)] == [str(writers[2].pid)]
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+            assert writer.stdout is not None
+            writer.stdout.close()
+
+
+def test_orphans_of_elsewhere_are_removed_after_a_day(tmp_path: Path) -> None:
+    elsewhere = [tmp_path / f".table.md.{mark}.part" for mark in ("00000000-1-1-0123abcd", "0123abcd")]
+    strangers = [tmp_path / name for name in (".table.md.notes.part", ".other.md.0123abcd.part", ".table.md")]
+    for file in [*elsewhere, *strangers]:
+        file.touch()
+
+    def left_after(seconds: float) -> set[Path]:
+        for file in [*elsewhere, *strangers]:
+            if file.exists():
+                os.utime(file, (time.time() - seconds,) * 2)
+        with atomic_write(tmp_path / "table.md") as partial:
+            partial.write_text("new")
+        return set(tmp_path.iterdir()) - {tmp_path / "table.md"}
+
+    assert left_after(3600) == {*elsewhere, *strangers}
+    assert left_after(48 * 3600) == set(strangers)
