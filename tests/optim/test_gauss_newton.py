@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import liebayes as lb
+from liebayes import native
 from liebayes.bases import Base, Cauchy, Gumbel, Laplace, Normal, StudentT, Uniform
 from liebayes.groups import Additive, Affine, DiagonalAffine, Kronecker, LieGroup, Multiplicative, TriangularAffine
 
@@ -21,7 +22,7 @@ GROUPS: list[LieGroup[Any]] = [DiagonalAffine(), TriangularAffine(), Kronecker()
 
 def optimizer_for(params: Any, group: LieGroup[Any], base: Base | None = None, **settings: Any) -> lb.LieGroupBLR:
     given = {"data_size": 100, "prior": 1.0, "curvature": "gauss-newton", "start_width": 0.01, **settings}
-    return lb.LieGroupBLR(params, group, Normal() if base is None else base, given.pop("lr", 0.2), **given)
+    return lb.LieGroupBLR(params, group, Normal() if base is None else base, given.pop("lr", 2.5), **given)
 
 
 def train(optimizer: Any, loss: Callable[[Tensor], Tensor], epochs: int, size: int, batch: int) -> None:
@@ -118,7 +119,7 @@ def test_the_width_of_a_quadratic_loss(base: Base) -> None:
     x = torch.linalg.qr(torch.randn(N, 3, generator=generator)).Q * math.sqrt(N) * scales  # orthogonal: diagonal is exact
     y = x @ torch.tensor([1.0, -0.5, 0.25]) + torch.randn(N, generator=generator)
     p = nn.Parameter(torch.full((3,), 0.1))
-    optimizer = optimizer_for([p], DiagonalAffine(), base, data_size=N, lr=0.5, width_rate=0.01)
+    optimizer = optimizer_for([p], DiagonalAffine(), base, data_size=N, lr=1.0, width_rate=0.01)
     train(optimizer, lambda i: 0.5 * (x[i] @ p - y[i]).square().mean(), 150, N, 20)
     precision = x.square().sum(0) + 1.0
     family = optimizer.families()[p]
@@ -155,6 +156,62 @@ def test_ten_epochs_on_the_digits(kind: str, limit: float) -> None:
     train(optimizer, lambda i: cross_entropy(model(x[i]), y[i]), 10, len(y), 32)
     with torch.no_grad():
         assert free_energy(optimizer.families()[model.weight], x, y) < limit
+
+
+# By the kernel and in torch.
+
+
+def all_tensors(base: Base, samples: int, monkeypatch: pytest.MonkeyPatch, fast: bool) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in ((40, 60), (7,), (5000,), (2, 3, 4, 5))]
+    parameters[3].data = parameters[3].data.to(memory_format=torch.channels_last)
+    optimizer = optimizer_for(parameters, DiagonalAffine(), base, lr=0.1, noise="philox", mc_samples=samples)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = torch.stack([((p - 0.5).square() * 3 + p.sin()).mean() for p in parameters]).sum()
+        loss.backward()
+        return loss
+
+    with monkeypatch.context() as patch:
+        if not fast:
+            patch.setattr(native, "available", lambda: False)
+        for _ in range(5):
+            optimizer.step(closure)
+    states = {f"{key} {i}": value for i, p in enumerate(parameters) for key, value in optimizer.state[p].items()}
+    return {f"point {i}": p.detach() for i, p in enumerate(parameters)} | {k: torch.as_tensor(v) for k, v in states.items()}
+
+
+@pytest.mark.skipif(not native.available(), reason="the native kernel is not built here")
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("base", [Normal(0.3), Laplace(0.2)], ids=repr)
+def test_the_kernel_agrees(base: Base, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, expected = (all_tensors(base, samples, monkeypatch, fast) for fast in (True, False))
+    eps = torch.finfo(torch.float32).eps
+    for name, value in expected.items():
+        # A few roundings a step of the largest number of the tensor; traces are sums of thousands of signed numbers.
+        atol = 1e-6 if "traces" in name else float(16 * eps * value.abs().max())
+        torch.testing.assert_close(mine[name].double(), value.double(), rtol=64 * eps, atol=atol, msg=name)
+
+
+@pytest.mark.skipif(not native.available(), reason="the native kernel is not built here")
+def test_the_same_bits_for_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, runs = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            parameters = [nn.Parameter(torch.linspace(0.1, 2.0, n)) for n in (5, 3000, 100_000, 17)]
+            optimizer = optimizer_for(parameters, DiagonalAffine(), lr=0.1)
+            for k in range(3):
+                with optimizer.sampled():
+                    pass
+                for p in parameters:
+                    p.grad = torch.linspace(-1.0, 1.0, p.numel()) * (k + 1)
+                optimizer.step()
+            runs.append([v for p in parameters for v in (p.detach(), *optimizer.state[p].values()) if isinstance(v, Tensor)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
 
 
 # As an optimizer.
@@ -220,15 +277,16 @@ def test_vectors_are_a_group_of_their_own() -> None:
     assert lb.KroneckerBLR(network().parameters(), data_size=9, prior=2.0).param_groups[0]["temperature"] == 1.0
 
 
-def test_the_step_is_a_share_of_the_tensor() -> None:
-    """Whatever the loss, the number of data and the width are."""
+@pytest.mark.parametrize("group", [DiagonalAffine(), Kronecker()], ids=repr)
+def test_the_length_of_a_step(group: LieGroup[Any]) -> None:
+    """lr times size/√inputs, whatever the loss, the number of data and the width are."""
     for scale, N in ((1.0, 100), (1e6, 100), (1.0, 10**6)):
         p = nn.Parameter(torch.full((4, 5), 2.0))
-        optimizer = optimizer_for([p], Kronecker(), data_size=N, lr=0.1)
+        optimizer = optimizer_for([p], group, data_size=N, lr=0.1, momentum=0.0, prior=0.0)
         with optimizer.sampled():
             (scale * (p * torch.arange(20.0).view(4, 5)).sum()).backward()
         optimizer.step()
-        assert float((p.detach() - 2.0).square().mean().sqrt()) == pytest.approx(0.2, rel=1e-5)
+        assert float((p.detach() - 2.0).square().mean().sqrt()) == pytest.approx(0.1 * 2 / math.sqrt(5), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,21 @@ from pathlib import Path
 
 import torch  # its OpenMP runtime must be loaded first, so that both share one pool of threads
 
-SAMPLE, FOLD, FIRST, STEP, FINITE, NOISE = 1, 2, 4, 8, 16, 32
+SAMPLE, FOLD, FIRST, STEP, FINITE, NOISE, MEASURE = 1, 2, 4, 8, 16, 32, 64
 """What a job does, as in job.h."""
 
 TENSOR_FIELDS = (
     "point", "log_scale", "sample", "gradient", "momentum_scale", "momentum_shift", "second_scale", "second_shift",
-    "sum_scale", "sum_shift", "count", "number", "offset", "gathered",
+    "sum_scale", "sum_shift", "count", "number", "offset", "gathered", "traces", "step", "curvature", "rate", "first_chunk",
 )  # fmt: skip
 """The fields of a tensor's record, 64 bits each."""
 
+CHUNK = 2048
+"""Numbers that are worked on at a time, as in job.h."""
+
 FIELD_NUMBERS = {name: number for number, name in enumerate(TENSOR_FIELDS)}
 
-VERSION = 3
+VERSION = 4
 """The version of the job format; a library built for another one is not used."""
 
 VARIANTS = ("portable", "avx2", "avx512")
@@ -53,6 +56,9 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_float) for name in _FLOATS),
         ("sharp", ctypes.c_float * 4),
         ("epsilon", ctypes.c_float),
+        ("gauss_newton", ctypes.c_int32),
+        ("spread", ctypes.c_float),
+        ("partials", ctypes.c_void_p),
     ]
 
 

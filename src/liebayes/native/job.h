@@ -7,7 +7,7 @@
 /* Numbers processed at a time: few enough for the L1 cache, and the length of a block of xoshiro noise. */
 #define CHUNK 2048
 
-enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, FINITE = 16, NOISE = 32 };
+enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, FINITE = 16, NOISE = 32, MEASURE = 64 };
 enum group { ADDITIVE, MULTIPLICATIVE, AFFINE };
 enum stream_kind { PHILOX, XOSHIRO };
 enum base { NORMAL, LAPLACE, UNIFORM, CAUCHY, STUDENT_T, GUMBEL, RAYLEIGH, EXPONENTIAL, LOG_NORMAL, DIRAC };
@@ -25,6 +25,10 @@ typedef struct {
     int64_t number;  /* of the parameter in its optimizer; selects its noise */
     int64_t offset;  /* of the first element within its parameter, a multiple of CHUNK */
     double gathered; /* the sum of the weights of the second moments after this step */
+    /* Of the Gauss–Newton rule: */
+    double *traces; /* out: Σ(θ − b)·∇ℓ and Σw² */
+    double step, curvature, rate; /* of the shift, of w², and of the widths */
+    int64_t first_chunk; /* the number of chunks in the tensors before */
 } tensor;
 
 typedef struct {
@@ -45,6 +49,9 @@ typedef struct {
     float rest_scale, rest_shift, rest_second; /* 1 − β, computed in double: float32 would round it */
     float sharp[4];    /* the matrix of a constant metric's sharp: rows scale, shift */
     float epsilon;
+    int32_t gauss_newton;
+    float spread;     /* (δ/τ)·Var(ε) */
+    double *partials; /* two numbers for each chunk: summed in their order, they do not depend on threads */
 } job;
 
 /* Works on the elements [start, stop) of one tensor, at most CHUNK of them. Returns how many coordinates were bounded; for

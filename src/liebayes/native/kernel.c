@@ -26,7 +26,7 @@ int liebayes_variant(void) {
 void liebayes_allow(int variant) { best = variant; }
 
 /* VERSION in __init__.py, the version of the job format: Python does not use a library of another version. */
-int liebayes_version(void) { return 3; }
+int liebayes_version(void) { return 4; }
 int liebayes_job_size(void) { return (int)sizeof(job); }
 
 int liebayes_has_openmp(void) {
@@ -67,6 +67,18 @@ static void share(job *j, int part, int parts) {
     if (!all_finite) __atomic_store_n(&j->finite, 0, __ATOMIC_RELAXED);
 }
 
+static void add_traces(const job *j) {
+    int keep = (j->what & FOLD) && !(j->what & FIRST); /* covectors of several samples add up */
+    for (int64_t k = 0; k < j->tensor_count; k++) {
+        const tensor *t = &j->tensors[k];
+        const double *partial = j->partials + 2 * t->first_chunk;
+        double exact = keep ? t->traces[0] : 0.0, squares = keep ? t->traces[1] : 0.0;
+        for (int64_t start = 0; start < t->count; start += CHUNK, partial += 2) exact += partial[0], squares += partial[1];
+        t->traces[0] = exact;
+        t->traces[1] = squares;
+    }
+}
+
 void liebayes_run(job *j) {
     j->bounded = 0;
     j->finite = 1;
@@ -74,8 +86,8 @@ void liebayes_run(job *j) {
     if (j->threads > 1) {
 #pragma omp parallel num_threads(j->threads)
         share(j, omp_get_thread_num(), omp_get_num_threads());
-        return;
-    }
+    } else
 #endif
-    share(j, 0, 1);
+        share(j, 0, 1);
+    if (j->gauss_newton && !j->from_sums && (j->what & (FOLD | STEP | MEASURE))) add_traces(j);
 }

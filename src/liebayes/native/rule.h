@@ -139,9 +139,65 @@ static int64_t work_on(const job *j, const tensor *t, int64_t start, int64_t sto
     }
 }
 
+/* The Gauss–Newton rule on the diagonal affine group, `GaussNewtonRule` in optim/rule.py: what it adds up are the traces. */
+INLINE void learn(const job *j, const tensor *t, int64_t i, int lanes, int what, int from_sums, floats *exact,
+                  floats *squares, ints *count) {
+    floats point = load(t->point + i, lanes), log_scale = load(t->log_scale + i, lanes);
+    floats scale = scale_of(log_scale), gradient, square;
+    if (what == STEP && lanes == WIDTH) fetch_ahead(t, i + AHEAD, 0, 1, from_sums);
+    if (from_sums) {
+        gradient = load(t->sum_shift + i, lanes) * j->share;
+        square = load(t->sum_scale + i, lanes) * j->share;
+    } else {
+        gradient = load(t->gradient + i, lanes);
+        if (what == FOLD) *count -= gradient * 0.0f != 0.0f; /* infinite or NaN */
+        gradient = (j->ascend ? -gradient : gradient) + j->prior * point;
+        square = (scale * gradient) * (scale * gradient);
+        *exact += (load(t->sample + i, lanes) - point) * gradient;
+        *squares += square;
+    }
+    if (what == MEASURE) return;
+    if (what == FOLD) {
+        int first = j->what & FIRST;
+        store(t->sum_scale + i, first ? square : load(t->sum_scale + i, lanes) + square, lanes);
+        store(t->sum_shift + i, first ? gradient : load(t->sum_shift + i, lanes) + gradient, lanes);
+        return;
+    }
+    floats M = accumulated(t->momentum_shift + i, gradient, j->beta_shift, j->rest_shift, lanes);
+    floats S = at_most((float)t->curvature * square + j->spread * (scale * scale), all(1e30f));
+    floats growth = (float)t->rate * (S - 1.0f), logarithm_of_growth = log1p_of(growth);
+    ints large = growth > 0.5f;
+    if (__builtin_expect(any(large), 0)) logarithm_of_growth = pick(large, logarithm(1.0f + growth), logarithm_of_growth);
+    store(t->point + i, point - (float)t->step * (scale * M), lanes);
+    store(t->log_scale + i, log_scale - 0.5f * logarithm_of_growth, lanes);
+}
+
+INLINE int64_t learn_all(const job *asked, const tensor *which, int64_t start, int64_t stop, int what, int from_sums) {
+    const job j = *asked;
+    const tensor t = *which;
+    ints count = {0}, last = {0};
+    floats exact = {0}, squares = {0};
+    int64_t i = start, total = 0;
+    for (; i + WIDTH <= stop; i += WIDTH) learn(&j, &t, i, WIDTH, what, from_sums, &exact, &squares, &count);
+    if (i < stop) learn(&j, &t, i, (int)(stop - i), what, from_sums, &exact, &squares, &last);
+    for (int lane = 0; lane < WIDTH; lane++) total += count[lane] + (i + lane < stop ? last[lane] : 0);
+    if (!from_sums) {
+        double *partial = j.partials + 2 * (t.first_chunk + start / CHUNK);
+        partial[0] = partial[1] = 0.0;
+        for (int lane = 0; lane < WIDTH; lane++) partial[0] += exact[lane], partial[1] += squares[lane];
+    }
+    return total;
+}
+
+static int64_t learn_on(const job *j, const tensor *t, int64_t start, int64_t stop) {
+    if (j->what & MEASURE) return learn_all(j, t, start, stop, MEASURE, 0);
+    if (j->what & FOLD) return learn_all(j, t, start, stop, FOLD, 0);
+    return j->from_sums ? learn_all(j, t, start, stop, STEP, 1) : learn_all(j, t, start, stop, STEP, 0);
+}
+
 int64_t CHUNK_FUNCTION(const job *j, const tensor *t, int64_t start, int64_t stop) {
-    if (!(j->what & (SAMPLE | NOISE))) return work_on(j, t, start, stop, 0);
-    /* Noise in small pieces, so that computing it overlaps with waiting for memory. */
+    if (!(j->what & (SAMPLE | NOISE))) return j->gauss_newton ? learn_on(j, t, start, stop) : work_on(j, t, start, stop, 0);
+    /* Noise in small pieces, so that computing it and waiting for memory alternate often enough to overlap. */
     float noise[PIECE] __attribute__((aligned(64)));
     sources from = open_sources(j, (uint32_t)t->number, t->offset + start);
     int64_t bounded = 0;

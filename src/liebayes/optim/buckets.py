@@ -59,10 +59,10 @@ class Bucket:
             flat = _flat(tensors[0], self.parameters[0])
             flat[self.start : self.stop].copy_(values)
             if flat.data_ptr() != tensors[0].data_ptr():  # a copy: the tensor has other strides than the parameter
-                tensors[0].copy_(_unflat(flat, self.parameters[0]))
+                tensors[0].copy_(in_memory_order(flat, self.parameters[0]))
         else:
             parts = values.split([size for (size,) in self.sizes])
-            values_of_each = [_unflat(part, local(p)) for part, p in zip(parts, self.parameters, strict=True)]
+            values_of_each = [in_memory_order(part, local(p)) for part, p in zip(parts, self.parameters, strict=True)]
             torch._foreach_copy_([local(t) for t in tensors], values_of_each)  # pyright: ignore[reportPrivateImportUsage]
 
 
@@ -95,7 +95,8 @@ def _flat(t: Tensor, like: Tensor) -> Tensor:
     return t.reshape(-1) if like.is_contiguous() else t.permute(_memory_order(like)).reshape(-1)
 
 
-def _unflat(values: Tensor, like: Tensor) -> Tensor:
+def in_memory_order(values: Tensor, like: Tensor) -> Tensor:
+    """Flat values in the shape of a tensor, in the order of its memory."""
     if like.is_contiguous():
         return values.view(like.shape)
     order = _memory_order(like)

@@ -7,6 +7,7 @@ for before every job and never remembered: `share_memory_()`, for one, moves wha
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from array import array
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Fisher
 from .buckets import is_dense
 from .noise import Noise, describe_noise
-from .rule import Rule, Settings, layout_for
+from .rule import GaussNewtonRule, Rule, Settings, layout_for
 from .store import Store
 
 _GROUPS: dict[type, int] = {Additive: 0, Multiplicative: 1, DiagonalAffine: 2}
@@ -47,7 +48,12 @@ def kernel_has(settings: Settings, rule: Rule, source: str) -> bool:
         and type(settings["group"]) in _GROUPS
         and type(settings["metric"]) in (Absorbed, Fisher, Adaptive)
         and not callable(settings["prior"])
+        and (not isinstance(rule, GaussNewtonRule) or _kernel_has_gauss_newton(settings))
     )
+
+
+def _kernel_has_gauss_newton(settings: Settings) -> bool:
+    return type(settings["group"]) is DiagonalAffine and settings["base"].mean == 0
 
 
 def in_plain_memory(t: Tensor) -> bool:
@@ -64,15 +70,19 @@ class NativeStore(Store):
         super().__init__(*arguments)
         self._group = type(self.settings["group"])
         self._contiguous = all(p.is_contiguous() for p in self.parameters)
+        self._columns = {field: self._states_named(name) for name, field in self._state_names().items()}
+        counts = [p.numel() for p in self.parameters]
+        self._table = native.table({"count": counts, "number": numbers})
+        self._sharp = None if isinstance(self.settings["metric"], Adaptive) else _sharp_matrix(self.settings)
+
+    def _state_names(self) -> dict[str, str]:
+        """The states that a step reads and writes, and what the kernel calls them."""
         names = dict(_SCALE_STATES[self._group])
         for block, field in _BLOCKS[self._group].items():
             names[f"momentum_{block}"] = f"momentum_{field}"
             if isinstance(self.settings["metric"], Adaptive):
                 names[f"second_moment_{block}"] = f"second_{field}"
-        self._columns = {field: self._states_named(name) for name, field in names.items()}
-        counts = [p.numel() for p in self.parameters]
-        self._table = native.table({"count": counts, "number": numbers})
-        self._sharp = None if isinstance(self.settings["metric"], Adaptive) else _sharp_matrix(self.settings)
+        return names
 
     def _states_named(self, name: str) -> list[Tensor]:
         tensors = [state.get(name) for state in self.states]
@@ -219,3 +229,92 @@ def _sharp_matrix(settings: Settings) -> Any:
         for row, value in zip(kind._fields, form.sharp(unit), strict=True):
             matrix[2 * rows[row] + rows[column]] = float(value)
     return (ctypes.c_float * 4)(*matrix)
+
+
+class NativeGaussNewtonStore(NativeStore):
+    """`GaussNewtonRule` on the diagonal affine group: one pass a step, which also adds up the traces."""
+
+    rule: GaussNewtonRule  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, *arguments: Any, numbers: list[int]) -> None:
+        super().__init__(*arguments, numbers=numbers)
+        counts = [p.numel() for p in self.parameters]
+        chunks = [-(-count // native.CHUNK) for count in counts]
+        self._counts = torch.tensor(counts, dtype=torch.float64)
+        self._units = torch.tensor([state["unit"] for state in self.states], dtype=torch.float64)
+        self._partials = array("d", bytes(16 * sum(chunks)))
+        self._found = torch.zeros(len(counts), 2, dtype=torch.float64)  # the traces of the last job
+        self._variance: float = self.settings["base"].variance
+        self._units_of_traces = torch.tensor([1.0, self._variance], dtype=torch.float64)  # so that ε has variance 1 in both
+        self._put("traces", [row.data_ptr() for row in self._found])
+        self._put("first_chunk", [0, *itertools.accumulate(chunks[:-1])])
+        # All running traces are one tensor, of which states have views: what follows is a few operations for all of them.
+        self._traces = super().traces()
+        for state, row in zip(self.states, self._traces, strict=True):
+            state["traces"] = row
+        self._state_tensors = self._states_now()
+
+    def _state_names(self) -> dict[str, str]:
+        return {"log_scale": "log_scale", "momentum_shift": "momentum_shift"}
+
+    def traces(self) -> Tensor:
+        return self._traces
+
+    def fold(self, *, first: bool) -> bool:
+        finite = super().fold(first=first)
+        for p, row in zip(self.parameters, self._found, strict=True):
+            self.sums[p][2:] = [row]
+        return finite
+
+    def advance(self) -> int:
+        fresh = [count == 0 for count in self.steps]
+        if any(fresh):  # the size of a first step is its own
+            measure = self._job(native.MEASURE)
+            self._describe_loss(measure)
+            self._put_addresses(["log_scale"])
+            native.run(measure, self._rows([g is not None for g in self.gradients]))
+            own = self._found * self._units_of_traces
+            self._describe_tensors(torch.where(torch.tensor(fresh).unsqueeze(-1), own, self._traces))
+        else:
+            self._describe_tensors(self._traces)
+        bounded = super().advance()
+        self._observe(self._found * self._units_of_traces, [gradient is not None for gradient in self.gradients])
+        return bounded
+
+    def advance_by_sums(self, use: Sequence[bool], count: int) -> int:
+        found = torch.stack([self.sums[p][2] for p in self.parameters]).to(torch.float64) * self._units_of_traces / count
+        fresh = torch.tensor([steps == 0 for steps in self.steps])
+        self._describe_tensors(torch.where(fresh.unsqueeze(-1), found, self._traces))
+        bounded = super().advance_by_sums(use, count)
+        self._observe(found, use)
+        return bounded
+
+    def _observe(self, found: Tensor, use: Sequence[bool]) -> None:
+        fading = [self.rule.fading(steps - 1) if yes else 0.0 for steps, yes in zip(self.steps, use, strict=True)]
+        weights = torch.tensor(fading, dtype=torch.float64).unsqueeze(-1)
+        self._traces.copy_(torch.where(weights > 0, torch.lerp(self._traces, found, weights), self._traces))
+
+    def _describe_tensors(self, running: Tensor) -> None:
+        """What the step needs of each parameter: the length of the shift's step, the level of squares, the rate of widths."""
+        settings, steps = self.settings, self.steps
+        size = (running[:, 1] / (self._variance * self._counts)).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+        levels = torch.zeros(len(steps)) if self.levels is None else self.levels
+        curvature = levels.double() * (self._variance * settings["data_size"] / settings["temperature"])
+        rates = {count: self.rule.width_rate(count, settings) for count in set(steps)}
+        columns = {
+            "step": (settings["lr"] * self._units / size).tolist(),
+            "curvature": curvature.tolist(),
+            "rate": [rates[count] for count in steps],
+        }
+        for field, values in columns.items():
+            self._put(field, array("d", values).tobytes())
+
+    def _job(self, what: int) -> native.Job:
+        job = super()._job(what)
+        job.gauss_newton, job.partials = 1, self._partials.buffer_info()[0]
+        return job
+
+    def _describe_step(self, job: native.Job) -> None:
+        super()._describe_step(job)
+        job.adaptive = 0
+        job.spread = self.settings["prior"] / self.settings["temperature"] * self.settings["base"].variance

@@ -200,8 +200,8 @@ class KroneckerBLR(LieGroupBLR):
     inputs; vectors and scalars (biases, norms) have a width for every number, which is a parameter group of its own beside
     that of the matrices. The defaults:
 
-    - `lr=0.2`: a step is a fifth of the size (root mean square) a matrix started with, so that networks, N and prior do not
-      matter; schedule it to zero. Vectors take the size of the matrices of their group.
+    - `lr=1.2`, in units that fit every layer (`rule.step_unit`): a step of 1 that all inputs of a unit share changes its
+      output by what its starting weights give, whatever the loss, N and the prior are. Schedule it to zero.
     - `prior=None`: N(0, 1). With a prior that is given, `temperature=None` is 1, the posterior itself; with the one by default
       it is 0.01, a cold posterior: at 1 the widths of deep networks cost more than they give.
     - `width_rate=0.005`: widths are learned in some 200 steps; faster at first.
@@ -219,7 +219,7 @@ class KroneckerBLR(LieGroupBLR):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 0.2,
+        lr: float = 1.2,
         *,
         data_size: int,
         base: Base = Normal(),
@@ -264,9 +264,9 @@ class KroneckerBLR(LieGroupBLR):
         own = [[p for _, p in part] if plain else part for part in (matrices, vectors)]
         try:
             super().add_param_group({**param_group, "params": own[0]})
-            size = self.param_groups[-1]["typical_size"]
+            typical = {key: self.param_groups[-1][key] for key in ("typical_size", "typical_unit")}
             super().add_param_group({**param_group, "params": own[1], "group": DiagonalAffine()})
-            self.param_groups[-1]["typical_size"] = size
+            self.param_groups[-1].update(typical)
         except Exception:
             del self.param_groups[count:]
             raise

@@ -36,8 +36,10 @@ class Elements(NamedTuple):
     state: dict[str, Tensor]
     steps: int
     """How many steps these parameters have taken."""
-    numbers: ParameterState
-    """What the first parameter's state has beside tensors."""
+    level: Any = None
+    """What `Rule.levels` says of the first parameter."""
+    unit: float = 1.0
+    """The unit of its steps."""
 
 
 class Moved(NamedTuple):
@@ -72,8 +74,9 @@ class Rule(ABC):
     def forget_observations(self) -> None:  # noqa: B027
         """Called by zero_grad."""
 
-    def begin_step(self, states: list[ParameterState], samples: int) -> None:  # noqa: B027
-        """Called before parameters advance, with the states of all that share the rule."""
+    def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
+        """For rules with `traces` in their states: a number for every parameter that depends on the traces of all."""
+        raise NotImplementedError
 
     @abstractmethod
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
@@ -152,13 +155,16 @@ class GaussNewtonRule(Rule):
 
     With w = Aᵀ(∇ℓ + δ/N·E[θ]), the gradient in the coordinates of ε, and c the level of `rule.curvature`, the precision in
     these coordinates, in units of the entropy, is S = (N/τ)·c·Var(ε)·wwᵀ + (δ/τ)·Var(ε)·AᵀA, of which a group takes its own
-    part, and g moves to (1 − ρ)·1 + ρS (`LieGroup.average_precision`). Fixed points are those of Alg. 3.
+    part, and g moves to (1 − ρ)·1 + ρS (`LieGroup.average_precision`). Fixed points are those of Alg. 3. (At the mean the
+    prior's part of w does not depend on the sample, so it does not disturb the level; and near the optimum it is what
+    makes w vanish in the mean.)
 
-    The shift moves along A·M, the momentum M of w mapped back: a natural gradient. Its length is `lr` times the size the
-    tensor started with, whatever A, N and the base are. (At the mean, the prior's part of w does not depend on the sample,
-    so it does not disturb the level; and near the optimum it is what makes w vanish in the mean.)
+    The shift moves by `lr` times the `step_unit` of its tensor, whatever A, N, the base and the loss are: with M the momentum
+    of the gradient, matrix groups along AAᵀM, a natural gradient; elementwise groups along AM, as Adam does, since A is an
+    inverse root of squared gradients.
     """
 
+    in_kernel = True  # on the diagonal affine group, with an even base
     whole_tensors = True
     prior_in_covector = False
 
@@ -169,74 +175,100 @@ class GaussNewtonRule(Rule):
 
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
         point = p.detach().to(working_dtype(p))
-        size = starting_size(point, settings)
-        width = 1.0 if settings["start_width"] is None else settings["start_width"] * size
+        width = 1.0 if settings["start_width"] is None else settings["start_width"] * starting_size(point, settings)
         layout = layout_for(settings["group"], settings["base"], p.dtype)
         return {
             **layout.start(point, width),
             "momentum_shift": torch.zeros_like(point),
-            "traces": point.new_zeros(2),
-            "level": point.new_ones(()),
-            "size": size,
+            "traces": torch.zeros(2, dtype=torch.float64, device=p.device),  # running means of both
+            "unit": step_unit(point, settings),
             "steps": 0,
         }
 
-    def begin_step(self, states: list[ParameterState], samples: int) -> None:
-        """The level of every tensor, from the traces of all up to the step before."""
-        known = [state for state in states if state["steps"] > 0]
-        if known:
-            device = known[0]["traces"].device
-            exact, squares = torch.stack([state["traces"].to(device, torch.float32) for state in known]).unbind(-1)
-            draws = samples * min(max(state["steps"] for state in known), 2 / self.FADING)
-            for state, level in zip(known, ratio(Level(exact, squares, 1.0, 1 / draws)), strict=True):
-                state["level"].copy_(level)
+    def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
+        """c for every tensor, from the traces of all up to the step before, (tensors, 2); 0 for those that have none yet."""
+        known = torch.tensor([count > 0 for count in steps], device=traces.device)
+        exact, squares = (traces * known.unsqueeze(-1)).unbind(-1)
+        draws = samples * min(max(steps), 2 / self.FADING) if steps else 0
+        return ratio(Level(exact, squares, 1.0, 1 / max(draws, 1))) * known
+
+    def width_rate(self, steps: int, settings: Settings) -> float:
+        """ρ after so many steps. The first one tells the level, and leaves widths as they are."""
+        return max(settings["width_rate"], min(self.FASTEST, self.WARM_UP / (steps + 10))) if steps else 0.0
+
+    def fading(self, steps: int) -> float:
+        """The share of a new step in the running means."""
+        return max(self.FADING, 1 / (steps + 1))
 
     def covector(
         self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
     ) -> list[Tensor]:
-        """The blocks of the covector without its level, and the two traces of the level."""
-        group, base, g = settings["group"], settings["base"], elements.element
-        mean, transpose = group.act_with_transpose(g, torch.full_like(theta, base.mean))
+        """The covector of the scales without its level and Var(ε), the gradient, and two traces: Σ(θ − E[θ])·∇ℓ and Σw²."""
+        group, g = settings["group"], elements.element
+        mean, transpose = group.act_with_transpose(g, torch.full_like(theta, settings["base"].mean))
         if not callable(settings["prior"]):
             gradient = gradient.add(mean, alpha=settings["prior"] / settings["data_size"])
         whitened = transpose(gradient)
-        blocks = group.pullback_at_identity(g, base.variance * whitened, whitened)
         exact = torch.linalg.vecdot((theta - mean).flatten(), gradient.flatten())
-        squares = base.variance * torch.linalg.vecdot(whitened.flatten(), whitened.flatten())
+        squares = torch.linalg.vecdot(whitened.flatten(), whitened.flatten())
+        blocks = group.pullback_at_identity(g, whitened, whitened)._replace(**{group.shift_block: gradient})
         return [*blocks, torch.stack([exact, squares])]
 
     def advance(self, elements: Elements, covector: list[Tensor], settings: Settings) -> Moved:
         group, base, g, state = settings["group"], settings["base"], elements.element, elements.state
         *blocks, traces = covector
         xi = type(g)(*blocks)
-        whitened = getattr(xi, group.shift_block)
-        momentum = torch.lerp(whitened, state["momentum_shift"], settings["momentum"])
         shift = getattr(g, group.shift_block)
-        direction = group.act(g, momentum) - shift
-        size = torch.linalg.vector_norm(direction) / math.sqrt(direction.numel())
-        step = direction * (settings["lr"] * elements.numbers["size"] / size.clamp_min(torch.finfo(size.dtype).tiny))
-        moved = g if elements.steps == 0 else self._with_widths(g, xi, state["level"], elements.steps, settings)
+        momentum = torch.lerp(getattr(xi, group.shift_block), state["momentum_shift"], settings["momentum"])
+        traces = traces * traces.new_tensor([1.0, base.variance])  # so that ε has variance 1 in both
+        running = torch.lerp(state["traces"], traces, self.fading(elements.steps))
+        direction = group.act_with_transpose(g, momentum)[1](momentum)
+        if group.elementwise:  # in units of a running mean, that of the step before
+            squares = (state["traces"] if elements.steps else traces)[1] / base.variance
+        else:
+            direction = group.act(g, direction) - shift
+            squares = direction.square().sum()
+        size = (squares / direction.numel()).sqrt().clamp_min(torch.finfo(direction.dtype).tiny)
+        moved = g if elements.steps == 0 else self._with_widths(g, xi, elements, settings)
         if base.mean:  # widths turn about the mean
             noise = torch.full_like(shift, base.mean)
             shift = shift + group.act(g, noise) - group.act(moved, noise)
-        fading = max(self.FADING, 1 / (elements.steps + 1))
-        memory = {"momentum_shift": momentum, "traces": torch.lerp(state["traces"], traces, fading)}
-        return Moved(moved._replace(**{group.shift_block: shift - step}), memory, 0)
+        shift = shift - direction * (settings["lr"] * elements.unit / size)
+        return Moved(moved._replace(**{group.shift_block: shift}), {"momentum_shift": momentum, "traces": running}, 0)
 
-    def _with_widths(self, g: Any, xi: Any, level: Tensor, steps: int, settings: Settings) -> Any:
-        group, base, N, temperature = settings["group"], settings["base"], settings["data_size"], settings["temperature"]
-        prior = 0.0 if callable(settings["prior"]) else settings["prior"]
-        spread = group.spread(g, base.variance)
-        curvature = map_blocks(lambda s, x: s * (prior / temperature) + x * (level * (N / temperature)), spread, xi)
-        rate = max(settings["width_rate"], min(self.FASTEST, self.WARM_UP / (steps + 10)))
-        return group.average_precision(g, curvature, rate)
+    def _with_widths(self, g: Any, xi: Any, elements: Elements, settings: Settings) -> Any:
+        group, variance, prior = settings["group"], settings["base"].variance, settings["prior"]
+        curvature = elements.level * (variance * settings["data_size"] / settings["temperature"])
+        stiffness = 0.0 if callable(prior) else prior / settings["temperature"]
+        S = map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), xi)
+        return group.average_precision(g, S, self.width_rate(elements.steps, settings))
 
 
 def starting_size(p: Tensor, settings: Settings) -> float:
     """The root mean square of a matrix; for vectors, and for matrices of zeros, that of all matrices of the group."""
     typical = settings["typical_size"]
-    size = float(torch.linalg.vector_norm(p)) / math.sqrt(max(p.numel(), 1))
+    size = root_mean_square(p)
     return size if p.ndim > 1 and size > 1e-3 * typical else typical
+
+
+def step_unit(p: Tensor, settings: Settings) -> float:
+    """size/√inputs: such a step, the same for all inputs of a unit, changes its output by what its weights give.
+
+    Weights at random add up to size·√inputs for inputs of 1, and weights of one sign to size·inputs. For vectors the unit is a
+    mean over the matrices.
+    """
+    return starting_size(p, settings) / math.sqrt(inputs_of(p)) if p.ndim > 1 else settings["typical_unit"]
+
+
+def root_mean_square(*tensors: Tensor) -> float:
+    """√mean(p²) over all numbers."""
+    squares = sum(float(p.detach().double().square().sum()) for p in tensors)
+    return math.sqrt(squares / max(sum(p.numel() for p in tensors), 1))
+
+
+def inputs_of(p: Tensor) -> int:
+    """The number of inputs of a unit: all dimensions of a weight but its first."""
+    return max(p.shape[1:].numel(), 1)
 
 
 def per_block(group: LieGroup[Any], element: Any, of_shift: float, of_others: float) -> Any:

@@ -17,7 +17,7 @@ from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import require_metric
 from .distributed import require_shardable
 from .noise import Source
-from .rule import layout_for
+from .rule import inputs_of, layout_for, root_mean_square
 
 Prior = float | Callable[[Tensor], Tensor]
 Curvature = Literal["samples", "gauss-newton"]
@@ -87,9 +87,14 @@ def _require_gauss_newton(settings: dict[str, Any]) -> None:
         raise ValueError(f'curvature="gauss-newton" needs a base with a variance, but {base} has {base.variance}.')
     if settings["temperature"] == 0:
         raise ValueError('curvature="gauss-newton" needs a positive temperature: at 0 the best width is 0. Use "samples".')
-    matrices = [p for p in settings["params"] if p.ndim > 1] or settings["params"]
-    squares = sum(float(p.detach().double().square().sum()) for p in matrices)
-    settings["typical_size"] = math.sqrt(squares / max(sum(p.numel() for p in matrices), 1)) or 1.0
+    set_typical_sizes(settings, [p for p in settings["params"] if p.ndim > 1] or settings["params"])
+
+
+def set_typical_sizes(settings: dict[str, Any], matrices: list[Tensor]) -> None:
+    """What vectors, and matrices of zeros, take for their size and for the unit of their steps."""
+    inputs = math.exp(sum(math.log(inputs_of(p)) for p in matrices) / max(len(matrices), 1))
+    settings["typical_size"] = root_mean_square(*matrices) or 1 / math.sqrt(inputs)
+    settings["typical_unit"] = settings["typical_size"] / math.sqrt(inputs)
 
 
 def named(settings: dict[str, Any]) -> list[tuple[str, Tensor]]:

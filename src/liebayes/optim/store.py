@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..rule import Family
-from .buckets import SIZE, Bucket, buckets
+from .buckets import SIZE, Bucket, buckets, in_memory_order
 from .distributed import draw_like, full, is_sharded
 from .noise import Noise
 from .rule import Elements, ParameterState, Rule, Settings, layout_for, working_dtype
@@ -56,6 +56,8 @@ class Store(ABC):
         self.sums: Sums = sums
         self.gradients: list[Tensor | None] = []
         """Of each parameter, from `gather` on until a fold or an advance has used them."""
+        self.levels: Tensor | None = None
+        """What `Rule.levels` has said of each parameter for this step."""
         names = [name for name, value in states[0].items() if isinstance(value, Tensor)]
         self._state_of = operator.itemgetter(*names, names[0])  # twice the first, so that it is a tuple always
         self._state_tensors = self._states_now()
@@ -88,6 +90,20 @@ class Store(ABC):
     def gather(self) -> None:
         """Takes the gradients as they are now."""
         self.gradients = [p.grad for p in self.parameters]
+
+    @property
+    def has_traces(self) -> bool:
+        """Whether the rule keeps `traces` of its parameters."""
+        return "traces" in self.states[0]
+
+    def traces(self) -> Tensor:
+        """The traces of all parameters, (parameters, 2)."""
+        return torch.stack([state["traces"].to("cpu", torch.float64) for state in self.states])
+
+    @property
+    def steps(self) -> list[int]:
+        """How many steps each parameter has taken."""
+        return [state["steps"] for state in self.states]
 
     @abstractmethod
     def draw(self, noise: Noise) -> None:
@@ -137,7 +153,9 @@ class TorchStore(Store):
         elements, base = self._elements(bucket, places), self.settings["base"]
 
         def sample(p: Tensor, size: tuple[int, ...], start: int) -> Tensor:
-            return noise.sample(p, base, size, start, working_dtype(p))
+            if bucket.flat or not self.settings["group"].elementwise:
+                return noise.sample(p, base, size, start, working_dtype(p))
+            return in_memory_order(noise.sample(p, base, (p.numel(),), 0, working_dtype(p)), p)  # as in flat buckets
 
         epsilon = [
             draw_like(p, partial(sample, p), SIZE) if is_sharded(p) else sample(p, size, bucket.start)
@@ -215,7 +233,9 @@ class TorchStore(Store):
         state = {name: bucket.read([each[name] for each in states], dtype) for name in names}
         point = bucket.read([p.detach() for p in bucket.parameters], dtype)
         layout = layout_for(settings["group"], settings["base"], first.dtype)
-        return Elements(layout, point, layout.element(point, state), state, states[0]["steps"], states[0])
+        level = None if self.levels is None else self.levels[places[0]].to(dtype)
+        steps, unit = states[0]["steps"], states[0].get("unit", 1.0)
+        return Elements(layout, point, layout.element(point, state), state, steps, level, unit)
 
     def _covector(self, bucket: Bucket, places: list[int], elements: Elements) -> Any:
         dtype, settings = working_dtype(bucket.parameters[0]), self.settings

@@ -19,9 +19,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .. import native
 from ..install import Exchange, Keep, Turn
 from . import distributed
-from .native_store import NativeStore, in_plain_memory, kernel_has
+from .native_store import NativeGaussNewtonStore, NativeStore, in_plain_memory, kernel_has
 from .noise import Noise
-from .rule import Rule
+from .rule import GaussNewtonRule, Rule
 from .settings import named
 from .store import Store, Sums, TorchStore, all_finite, fit_state, in_layout_of
 
@@ -107,7 +107,8 @@ class Stores:
                 return own, [optimizer.state[p] for p in own], settings, rule, [samples[p] for p in own], self._sums
 
             if by_kernel:
-                yield NativeStore(*arguments(by_kernel), numbers=[self.numbers[p] for p in by_kernel])
+                kind = NativeGaussNewtonStore if isinstance(rule, GaussNewtonRule) else NativeStore
+                yield kind(*arguments(by_kernel), numbers=[self.numbers[p] for p in by_kernel])
             if others:
                 yield TorchStore(*arguments(others), together=optimizer.foreach)
 
@@ -201,8 +202,13 @@ class Stores:
         return bounded
 
     def _begin_step(self, samples: int) -> None:
-        for rule in {id(store.rule): store.rule for store in self._stores}.values():
-            rule.begin_step([state for store in self._stores if store.rule is rule for state in store.states], samples)
+        """Gives stores whose rule has levels those of their parameters, which depend on the traces of all."""
+        for rule in {id(store.rule): store.rule for store in self._stores if store.has_traces}.values():
+            own = [store for store in self._stores if store.rule is rule]
+            steps = [count for store in own for count in store.steps]
+            levels = rule.levels(torch.cat([store.traces() for store in own]), steps, samples)
+            for store, part in zip(own, levels.split([len(store.parameters) for store in own]), strict=True):
+                store.levels = part
 
     def _average_over_ranks(self, used: set[int], folds: int, group: Any) -> None:
         if not folds:  # only other ranks have gradients; here prior and entropy count
