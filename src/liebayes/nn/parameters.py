@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
-from torch.torch_version import TorchVersion
 
 from .conversion import constraints_of
 
-NAMED = TorchVersion(torch.__version__) >= TorchVersion("2.6")
-"""Whether torch's optimizers take parameters with their names."""
-
 
 class SplitParameters(NamedTuple):
-    """Parameters for the parameter groups of an optimizer, as pairs of name and tensor (before torch 2.6 the tensor alone)."""
+    """Parameters for the parameter groups of an optimizer, as pairs of name and tensor."""
 
     magnitudes: list[Any]
     """Positive: for the multiplicative group."""
@@ -42,7 +37,7 @@ def split_parameters(model: nn.Module) -> SplitParameters:
             positive.update(id(p) for p in lists[name].parameters(recurse=False))
     result = SplitParameters([], [])
     for name, p in model.named_parameters():
-        (result.magnitudes if id(p) in positive else result.others).append((name, p) if NAMED else p)
+        (result.magnitudes if id(p) in positive else result.others).append((name, p))
     return result
 
 
