@@ -6,12 +6,13 @@ included. It refers to the module for its architecture, and never changes it but
 
 from __future__ import annotations
 
+import numbers
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,16 @@ from .bases import Base
 from .groups import LieGroup
 from .install import Alias, Turn
 from .posterior_file import Contents, read, write
-from .prediction import Classes, ClassPrediction, RegressionPrediction, Values, exchange_for, input_batches, slots_of
+from .prediction import (
+    Classes,
+    ClassPrediction,
+    RegressionPrediction,
+    Values,
+    exchange_for,
+    input_batches,
+    slots_of,
+    whole_number,
+)
 from .rule import Family
 
 
@@ -36,6 +46,13 @@ class Posterior:
     """
 
     def __init__(self, model: nn.Module, families: Mapping[str, Family[Any]], *, temperature: float = 1.0) -> None:
+        if not isinstance(model, nn.Module) or not isinstance(families, Mapping):
+            raise ValueError(
+                "A posterior is made of a module and a dictionary of families by parameter names, but got a "
+                f"{type(model).__name__} and a {type(families).__name__}."
+            )
+        if not (isinstance(temperature, numbers.Real) and 0 <= temperature <= sys.float_info.max):
+            raise ValueError(f"temperature must be a number, zero or positive, but got {temperature!r}.")
         self.model: nn.Module = unwrap(model)
         self._compiled: nn.Module | None = model if getattr(model, "_orig_mod", None) is self.model else None
         parameters = dict(self.model.named_parameters())
@@ -73,7 +90,7 @@ class Posterior:
 
     def log_prob(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The log density of the trained parameters in a set of weights."""
-        missing = sorted(set(self.families) - set(weights))
+        missing = sorted(set(self.families) - set(weights if isinstance(weights, Mapping) else ()))
         if missing:
             raise ValueError(f"log_prob needs a tensor for every trained parameter, but these are missing: {missing}.")
         for name, family in self.families.items():
@@ -151,12 +168,10 @@ class Posterior:
         """
         if task not in ("classification", "regression"):
             raise ValueError(f'task must be "classification" or "regression", but got {task!r}.')
-        if not (isinstance(samples, SupportsFloat) and float(samples).is_integer() and samples >= 0):
-            raise ValueError(f"samples must be a whole number, 0 for the point estimate, but got {samples!r}.")
-        samples = int(samples)
+        samples = whole_number("samples", samples, "a whole number, 0 for the point estimate")
         _refuse_sharded(self.model)
         first = next(iter(self.families.values()))
-        generator = torch.Generator(device=first.device).manual_seed(seed)
+        generator = self._generator(seed)
         batches = list(input_batches(inputs, batch_size, first.device))
 
         average = Classes() if task == "classification" else Values()
@@ -170,6 +185,10 @@ class Posterior:
                 average.add(average.of_draw(outputs))
         return average.result()
 
+    def _generator(self, seed: int) -> torch.Generator:
+        device = next(iter(self.families.values())).device
+        return torch.Generator(device=device).manual_seed(whole_number("seed", seed, "a whole number", -1 << 63, 1 << 64))
+
     def recompute_statistics(self, loader: Iterable[Any], *, sample: bool = False, seed: int = 0) -> None:
         """Sets the running statistics of batch norms to those of the point estimate, or of one sample, on the given inputs.
 
@@ -179,7 +198,7 @@ class Posterior:
         if not norms:
             return
         first = next(iter(self.families.values()))
-        weights = self.sample(torch.Generator(device=first.device).manual_seed(seed)) if sample else self.point()
+        weights = self.sample(self._generator(seed)) if sample else self.point()
         _refuse_sharded(self.model)
         values = {**weights, **_copies(self.buffers)}
         alone = Turn(slots_of(self.model).values())

@@ -146,11 +146,24 @@ def _tensor(output: Any, what: str) -> Tensor:
     return output
 
 
+def whole_number(name: str, value: Any, expected: str, least: int = 0, most: int = 1 << 32) -> int:
+    """An argument that is a whole number, also one of numpy, or a float or tensor with such a value."""
+    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral) or not least <= int(number) < most:
+        long = isinstance(number, int) and number.bit_length() > 64
+        raise ValueError(f"{name} must be {expected}, but got {'a far larger number' if long else repr(value)}.")
+    return int(number)
+
+
 def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> Iterator[Tensor]:
     """Batches of inputs; of a batch with targets, the inputs. At least one."""
-    if batch_size is not None and not (isinstance(batch_size, numbers.Integral) and batch_size >= 1):
-        raise ValueError(f"batch_size must be at least 1, but got {batch_size!r}.")
+    if batch_size is not None:
+        batch_size = whole_number("batch_size", batch_size, "at least 1", least=1)
     if isinstance(inputs, Tensor):
+        if inputs.ndim == 0:
+            raise ValueError("inputs must have one dimension at least, that of the inputs, but is a single number.")
         if len(inputs) == 0:
             raise ValueError("There is nothing to predict: inputs is empty.")
         yield from inputs.to(device).split(batch_size or len(inputs))

@@ -219,3 +219,22 @@ def test_bfloat16_keeps_the_remainder(tmp_path: Path) -> None:
 
 def test_repr() -> None:
     assert repr(posterior_of(nn.Linear(4, 3))) == "Posterior(15 weights: DiagonalAffine() on Normal(scale=0.2))"
+
+
+@pytest.mark.parametrize(
+    ("model", "families", "options", "message"),
+    [
+        (None, {}, {}, "a module and a dictionary of families .* but got a NoneType and a dict"),
+        (nn.Linear(1, 1), ["weight"], {}, "a module and a dictionary of families .* but got a Linear and a list"),
+        (nn.Linear(1, 1), {}, {"temperature": "1"}, "temperature must be a number, zero or positive, but got '1'"),
+        (nn.Linear(1, 1), {}, {"temperature": math.nan}, "temperature must be a number, zero or positive, but got nan"),
+    ],
+)
+def test_what_a_posterior_is_not_made_of(model: Any, families: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Posterior(model, families, **options)
+
+
+def test_the_density_of_no_weights() -> None:
+    with pytest.raises(ValueError, match="needs a tensor for every trained parameter"):
+        posterior_of(Net()).log_prob(None)  # type: ignore[arg-type]

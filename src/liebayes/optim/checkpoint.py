@@ -15,6 +15,9 @@ from torch import Tensor
 from .distributed import is_sharded, local, shard_like
 from .settings import OBJECTS, describe, is_count, is_number, named, require_numbers, shown
 
+DERIVED = ("scale_lr_ratio", "typical_size", "typical_unit")
+"""Settings that `settings.prepare` adds to the options."""
+
 LATER = {"curvature", "width_rate", "start_width"}
 """Options that checkpoints of version 0.1.0 do not have."""
 
@@ -33,7 +36,7 @@ def with_own_objects(
         raise ValueError(f"The checkpoint has {count} parameter groups, but this optimizer has {len(groups)}.")
     restored = []
     for settings, saved in zip(groups, state_dict["param_groups"], strict=True):
-        needed = {*options, "scale_lr_ratio", "typical_size"} & set(settings)
+        needed = {*options, *DERIVED} & set(settings)
         missing = needed - set(saved) if isinstance(saved, Mapping) else {"settings"}
         if missing and missing != LATER:
             raise _no_checkpoint(f"a parameter group without {', '.join(sorted(missing))}")
@@ -102,9 +105,9 @@ def _require_states(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
 def _is_sound(key: str, value: Any) -> bool:
     if key == "steps":
         return is_count(value)
-    if key == "size":  # of a tensor, as the Gauss–Newton rule found it
+    if not isinstance(value, Tensor):
         return is_number({key: value}, key) and value > 0
-    if not (isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided):
+    if not (value.is_floating_point() and value.layout == torch.strided):
         return False
     value = local(value)
     return bool(value.isfinite().all()) and not (key.startswith("second_moment") and bool((value < 0).any()))

@@ -286,12 +286,19 @@ def fit_state(name: str, p: Tensor, state: ParameterState, settings: Settings, r
     needed = rule.start(torch.ones(1, dtype=p.dtype) if elementwise else p, settings)
     if "remainder" not in needed:  # of a narrower dtype that the parameter had: the point is what the module shows
         state.pop("remainder", None)
-    for key, like in [(key, like) for key, like in needed.items() if isinstance(like, Tensor)]:
-        value, shape = state.get(key), p.shape if elementwise else like.shape
+    for key, like in needed.items():
+        value = state.get(key)
+        if not isinstance(like, Tensor):
+            if not isinstance(value, (int, float)):
+                raise ValueError(f"The parameter {name} needs a number as its state {key}, but has {value!r}.")
+            continue
+        shape = p.shape if elementwise else like.shape
         if value is None and key == "remainder":  # the parameter had a wider dtype, which rounded nothing away
             value = torch.zeros_like(p, dtype=like.dtype, requires_grad=False)
-        if value is None or value.shape != shape:
-            found = "nothing" if value is None else f"the shape {tuple(value.shape)}"
+        if not isinstance(value, Tensor) or value.shape != shape:
+            found = (
+                f"the shape {tuple(value.shape)}" if isinstance(value, Tensor) else "nothing" if value is None else repr(value)
+            )
             raise ValueError(
                 f"The parameter {name} of shape {tuple(p.shape)} needs a state {key} of shape {tuple(shape)}, but has "
                 f"{found}. Load a checkpoint of the same model; after a change of shape, build a new optimizer."
