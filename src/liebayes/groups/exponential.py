@@ -35,6 +35,11 @@ def expm1_ratio(x: Tensor, differentiable: bool = True) -> Tensor:
 
     The series is for the derivative. Without it the value is exact at every x but 0, in a third of the time.
     """
+    if torch.compiler.is_compiling():
+        # Compiled code may take e^x − 1 for expm1(x). Rounding y = e^x harms (y − 1)/log y as little as possible (Kahan).
+        y = x.exp()
+        near = torch.where(y == 1, 1.0, (y - 1) / torch.where(y == 1, 1.0, y.log()))
+        return torch.where(x.abs() < 1, near, (y - 1) / torch.where(x == 0, 1.0, x))
     if not differentiable:
         away = x.masked_fill(x == 0, torch.finfo(x.dtype).tiny)
         return torch.expm1(away).div_(away)

@@ -7,6 +7,7 @@ one. They agree to rounding, given the same noise.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from abc import ABC, abstractmethod
@@ -198,12 +199,13 @@ class TorchStore(Store):
         bounded: int | Tensor = 0
         for bucket, places in self._buckets(used):
             elements, states = self._elements(bucket, places), [self.states[i] for i in places]
-            moved = self.rule.advance(elements, covector(bucket, places, elements), self.settings)
-            point, state = elements.layout.store(elements.point, moved.element, bucket.parameters[0].dtype)
-            for name, values in {**state, **moved.memory}.items():
+            step = compiled_step() if bucket.parameters[0].is_cuda else bucket_step
+            xi = covector(bucket, places, elements)
+            point, results, count = step(self.rule, self.settings, elements, xi, bucket.parameters[0].dtype)
+            for name, values in results.items():
                 bucket.write(values, [each[name] for each in states])
             bucket.write(point, [p.detach() for p in bucket.parameters])
-            bounded = bounded + moved.bounded
+            bounded = bounded + count
         for i in used:
             self.states[i]["steps"] += 1
         return bounded
@@ -251,6 +253,21 @@ class TorchStore(Store):
         elif prior and self.rule.prior_in_covector:
             gradient = gradient.add(theta, alpha=prior / N)
         return self.rule.covector(elements, bucket, theta, gradient, settings)
+
+
+def bucket_step(
+    rule: Rule, settings: Settings, elements: Elements, covector: Any, dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor], int | Tensor]:
+    """The new point and states of a bucket, and how many coordinates were bounded: tensors in, tensors out."""
+    moved = rule.advance(elements, covector, settings)
+    point, state = elements.layout.store(elements.point, moved.element, dtype)
+    return point, {**state, **moved.memory}, moved.bounded
+
+
+@functools.cache
+def compiled_step() -> Callable[..., Any]:
+    """`bucket_step` as one fused kernel: on a GPU torch.compile writes what the native kernel is on a CPU."""
+    return torch.compile(bucket_step, fullgraph=True)
 
 
 def all_finite(gradients: Sequence[Tensor]) -> bool:

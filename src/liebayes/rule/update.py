@@ -117,7 +117,7 @@ def bound(group: LieGroup[E], step: E, max_step: float | E | None) -> tuple[E, T
 
 def _largest_coordinates(blocks: list[Tensor]) -> list[float] | None:
     """The largest coordinate of each block; None on a GPU, which would have to synchronise."""
-    if blocks[0].device.type != "cpu":
+    if blocks[0].device.type != "cpu" or torch.compiler.is_compiling():
         return None
     sizes = []
     for block in blocks:
