@@ -83,7 +83,7 @@ def _require_states(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
         raise _no_checkpoint("a parameter group without a list of its params")
     known = [number for numbers in listed for number in numbers]
     named_ones = all(isinstance(number, str) for number in known) and len(set(known)) == len(known)  # by torch.distributed
-    if known != list(range(len(known))) and not named_ones:
+    if not named_ones and not (all(map(is_count, known)) and known == list(range(len(known)))):
         raise _no_checkpoint("parameters that are not numbered in their order")
     for number, state in state_dict["state"].items():
         if number not in known or not isinstance(state, Mapping):

@@ -147,8 +147,10 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
     value = settings[name]
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
         value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
-    if isinstance(value, int) and value.bit_length() > 1000:  # no float holds it
-        return False
+    if isinstance(value, int) and value.bit_length() > 62:  # torch takes none of more bits
+        if value.bit_length() > 1000:  # and no float holds it
+            return False
+        value = settings[name] = float(value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -174,9 +176,11 @@ def require_data_size(settings: dict[str, Any]) -> None:
 def whole_number(name: str, value: Any, expected: str = "a whole number", least: int = -1 << 63, most: int = 1 << 64) -> int:
     """An option of the optimizer that is a whole number, of 64 bits unless it has a narrower range."""
     given = {name: value}
-    if not is_number(given, name) or int(given[name]) != given[name] or not least <= given[name] < most:
-        raise ValueError(f"{name} must be {expected}, but got {shown(value)}.")
-    return int(given[name])
+    if is_number(given, name) and int(given[name]) == given[name]:
+        number = value if isinstance(value, int) else int(given[name])
+        if least <= number < most:
+            return number
+    raise ValueError(f"{name} must be {expected}, but got {shown(value)}.")
 
 
 def _require_known(settings: dict[str, Any], options: Collection[str]) -> None:
