@@ -18,13 +18,14 @@ ALLOWED = {
     "rule": {"groups", "bases"},
     "variational": {"groups", "bases", "rule"},
     "install": set(),
+    "distributed": {"groups"},
     "prediction": {"install"},
     "posterior_file": {"groups", "bases", "rule", "atomic_write"},
     "posterior": {"groups", "bases", "rule", "prediction", "posterior_file", "install"},
     "native": set(),
     # An optimizer hands out its posterior.
-    "optim": {"native", "groups", "bases", "rule", "posterior", "install"},
-    "baselines": {"groups", "bases", "rule", "posterior", "optim"},
+    "optim": {"native", "groups", "bases", "rule", "posterior", "install", "distributed"},
+    "baselines": {"groups", "bases", "rule", "posterior", "optim", "distributed"},
     "integrations": {"optim"},
     "metrics": set(),
     "nn": set(),
@@ -35,7 +36,7 @@ ALLOWED = {
 
 CORE = (
     "groups", "bases", "rule", "variational", "native", "optim", "baselines",
-    "posterior", "posterior_file", "prediction", "install",
+    "posterior", "posterior_file", "prediction", "install", "distributed",
 )  # fmt: skip
 
 

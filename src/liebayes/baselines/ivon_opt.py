@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..bases import Normal
+from ..distributed import rank
 from ..groups import DiagonalAffine, ScaleShift
-from ..optim.distributed import rank
 from ..optim.noise import stream_generator
 from ..posterior import Posterior, unwrap
 from ..rule import Family

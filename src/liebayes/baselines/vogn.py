@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..distributed import is_sharded
 from ..groups import DiagonalAffine, ScaleShift
 from ..optim.buckets import Bucket
-from ..optim.distributed import is_sharded
 from ..optim.rule import Elements, Settings
 from ..optim.settings import Common, named
 from .gaussian import LARGEST, GaussianBaseline, GaussianRule, precision_floor

@@ -1,6 +1,6 @@
 """The rule as drop-in PyTorch optimizers (Alg. 1–3)."""
 
-from .distributed import gathered, local_gradients
+from ..distributed import gathered, local_gradients
 from .optimizer import LieGroupBLR
 from .presets import AdditiveBLR, AffineBLR, KroneckerBLR, MultiplicativeBLR, default_base
 from .sampling import NonFiniteError

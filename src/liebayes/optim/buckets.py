@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .distributed import is_sharded, local
+from ..distributed import is_sharded, local
 
 SIZE = 1 << 18
 """How many numbers a bucket holds: a megabyte of float32."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .distributed import is_sharded, local, shard_like
+from ..distributed import is_sharded, local, shard_like
 from .settings import OBJECTS, describe, is_count, is_number, named, require_numbers, shown
 
 DERIVED = ("scale_lr_ratio", "typical_size", "typical_unit")

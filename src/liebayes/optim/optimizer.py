@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .. import distributed
 from ..bases import Base
 from ..groups import LieGroup
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family, Metric
-from . import distributed
 from .checkpoint import own_precision, with_own_objects
 from .noise import Source, choose_source
 from .protocol import Phase

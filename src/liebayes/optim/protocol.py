@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import distributed
 from ..bases import Dirac
 from ..install import Alias
-from . import distributed
 from .settings import named
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from . import distributed
+from .. import distributed
 from .noise import Noise, Source
 from .protocol import GradientMarks, Phase, Progress, SampleBuffers, nonzero, require_dense, require_local_gradients
 from .rule import Rule

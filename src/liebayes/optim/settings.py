@@ -12,10 +12,10 @@ from typing import Any, Literal, TypedDict, get_args
 import torch
 from torch import Tensor
 
+from ..distributed import require_shardable
 from ..groups import LieGroup, Product
 from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import require_metric
-from .distributed import require_shardable
 from .noise import Source
 from .rule import inputs_of, layout_for, root_mean_square
 

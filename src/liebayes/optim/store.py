@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..distributed import draw_like, full, is_sharded
 from ..rule import Family
 from .buckets import SIZE, Bucket, buckets, in_memory_order
-from .distributed import draw_like, full, is_sharded
 from .noise import Noise
 from .rule import Elements, ParameterState, Rule, Settings, layout_for, working_dtype
 

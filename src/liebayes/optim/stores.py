@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .. import native
+from .. import distributed, native
 from ..install import Exchange, Keep, Turn
-from . import distributed
 from .native_store import NativeGaussNewtonStore, NativeStore, in_plain_memory, kernel_has
 from .noise import Noise
 from .rule import GaussNewtonRule, Rule

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from ..groups import LieGroup
+from .groups import LieGroup
 
 if dist.is_available():
     # DistributedDataParallel loads this module, and its functions keep the process group of that moment as a default argument.
