@@ -18,13 +18,13 @@ The affine rule of Sec. 4.3 has a ← a·eᵘ there: iVON is its second-order ap
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from ..groups import DiagonalAffine, ScaleShift
 from ..optim.buckets import Bucket
-from ..optim.rule import Elements, Settings
+from ..optim.rule import Elements, Rule, Settings
 from ..optim.settings import Common
 from .gaussian import LARGEST, GaussianBaseline, GaussianRule, precision_floor
 
@@ -73,7 +73,7 @@ class IVON(GaussianBaseline):
     torch.Size([1])
     """
 
-    rule_type = IVONRule
+    rule_type: ClassVar[type[Rule]] = IVONRule
 
     def __init__(
         self,

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from ..distributed import is_sharded
 from ..groups import DiagonalAffine, ScaleShift
 from ..optim.buckets import Bucket
-from ..optim.rule import Elements, Settings
+from ..optim.rule import Elements, Rule, Settings
 from ..optim.settings import Common, named
 from .gaussian import LARGEST, GaussianBaseline, GaussianRule, precision_floor
 from .per_example import SquaredGradients
@@ -84,7 +84,7 @@ class VOGN(GaussianBaseline):
     torch.Size([1])
     """
 
-    rule_type = VOGNRule
+    rule_type: ClassVar[type[Rule]] = VOGNRule
 
     def __init__(
         self,

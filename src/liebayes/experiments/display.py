@@ -14,7 +14,8 @@ class Display:
     """Epoch, training loss, test figures, images per second, bounded steps and time left."""
 
     def __init__(self, bar: ProgressBar, settings: TrainSettings, steps_per_epoch: int, images_per_epoch: int) -> None:
-        self.bar, self.settings = bar, settings
+        self.bar: ProgressBar = bar
+        self.settings: TrainSettings = settings
         self.steps_per_epoch = steps_per_epoch
         self.images_per_step: float = images_per_epoch / max(steps_per_epoch, 1)
         self._last_figures = ""

@@ -102,18 +102,20 @@ class Learner:
     """The network, its optimizer, the data, and how far training is."""
 
     def __init__(self, settings: TrainSettings, dataset: Dataset, ranks: Team) -> None:
-        self.settings, self.ranks = settings, ranks
-        self.progress = Progress()
+        self.settings: TrainSettings = settings
+        self.ranks: Team = ranks
+        self.progress: Progress = Progress()
         try:
-            self.dataset = dataset = dataset.held_out(settings.held_out)
+            dataset = dataset.held_out(settings.held_out)
+            self.dataset: Dataset = dataset
             if not len(dataset.test_labels) or len(dataset.class_names) < 2:
                 raise ValueError(
                     f"Evaluation needs test images of at least two classes, but {dataset.name} has "
                     f"{len(dataset.test_labels)} test images and {len(dataset.class_names)} classes."
                 )
-            self.model = build_network(settings, dataset)
-            self.optimizer = build_optimizer(settings, self.model, effective_size(settings, dataset))
-            self.batches = Batches(
+            self.model: nn.Module = build_network(settings, dataset)
+            self.optimizer: torch.optim.Optimizer = build_optimizer(settings, self.model, effective_size(settings, dataset))
+            self.batches: Batches = Batches(
                 dataset, settings.batch_size or 1, seed=settings.seed, augment=bool(settings.augment), rank=ranks.rank,
                 world_size=ranks.size,
             )  # fmt: skip

@@ -6,7 +6,7 @@ How a step goes is in `sampling`; the work on parameters is done by stores (`sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,7 @@ class LieGroupBLR(SamplingOptimizer):
     >>> optimizer.step()
     """
 
-    rule_type = LieGroupRule
+    rule_type: ClassVar[type[Rule]] = LieGroupRule
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class LieGroupBLR(SamplingOptimizer):
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f'nonfinite must be "raise" or "skip", but got {nonfinite!r}.')
         self.mc_samples: int = whole_number("mc_samples", mc_samples, "a whole number of at least 1", 1, 1 << 32)
-        self.nonfinite = nonfinite
+        self.nonfinite: Literal["raise", "skip"] = nonfinite
         self.foreach = foreach
         self.process_group: Any = process_group
         self.seed: int = whole_number("seed", seed)

@@ -48,8 +48,8 @@ class Progress:
         self.folds: int = 0
         self.folded: set[int] = set()  # identities of parameters that some folded sample had a gradient for
         self.finite: bool = True  # all folded gradients were
-        self.marks = GradientMarks(parameters)  # gradients that have been counted, or were there before
-        self.stray = GradientMarks([])  # gradients that no sample has given
+        self.marks: GradientMarks = GradientMarks(parameters)  # gradients that have been counted, or were there before
+        self.stray: GradientMarks = GradientMarks([])  # gradients that no sample has given
         self.norms: list[float] | None = None  # of the folded gradients, to notice later changes
 
     def count_fold(self, gradients: Mapping[int, Tensor], finite: bool) -> None:

@@ -22,7 +22,10 @@ class ProgressBar:
     """
 
     def __init__(self, total: int, stream: TextIO, *, show: bool | None = True, transient: bool = False) -> None:
-        self.total, self.stream, self.show, self.transient = total, stream, show, transient
+        self.total: int = total
+        self.stream: TextIO = stream
+        self.show: bool | None = show
+        self.transient: bool = transient
         self.live: bool = show is not False and stream.isatty() and importlib.util.find_spec("rich") is not None
         self._bar: Any = None
 

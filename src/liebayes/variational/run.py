@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from ..groups import LieGroup, blocks_of
 from ..rule import Convergence, History, Update, update
 from .energy import energy_of, over_samples
-from .factors import Leaf, make_factors, product_family, with_defaults
+from .factors import Factor, Leaf, make_factors, product_family, with_defaults
 from .newton import full_step, needs_refining, wants_newton
 from .noise import noise_of_steps, sharing
 from .settings import Settings
@@ -79,11 +79,14 @@ class Fit:
         for name, function in {"loss": loss, "regulariser": regulariser or loss}.items():
             if not callable(function):
                 raise ValueError(f"{name} must be a function, but got {function!r}.")
-        self.settings = told = Settings(**settings)
-        self.group, base, start = with_defaults(group, base, start)
-        self.factors, unflatten = make_factors(
+        told = Settings(**settings)
+        self.settings: Settings = told
+        group, base, start = with_defaults(group, base, start)
+        self.group: LieGroup[Any] = group
+        factors, unflatten = make_factors(
             self.group, base, start, supports, told.initial_scale, told.metric, told.entropy, told.antithetic
         )
+        self.factors: list[Factor] = factors
         for factor in self.factors if elsewhere else []:
             factor.start_elsewhere(elsewhere)
         weight = told.temperature if told.tempering == "kl" else 1.0
@@ -98,8 +101,8 @@ class Fit:
             told.steps,
             beside=first.device.type == "cpu" and all(factor.base.private_draws for factor in self.factors),
         )
-        self.steps = 0
-        self.history = History()
+        self.steps: int = 0
+        self.history: History = History()
         self._share_out: Callable[[bool], None] = lambda wanted: None
         self._resources = ExitStack()
         self._began = time.perf_counter()
