@@ -54,9 +54,25 @@ def ivon_opt(
     except ImportError as error:
         raise ImportError("ivon-opt is a package of its own, which is not installed: pip install ivon-opt.") from error
 
-    class IVONOpt(ivon.IVON):
+    return _with_our_protocol(ivon.IVON, seed)(
+        params,
+        lr=lr,
+        ess=data_size,
+        hess_init=initial_curvature,
+        beta1=momentum,
+        beta2=scale_momentum,
+        weight_decay=prior / data_size,
+        mc_samples=mc_samples,
+        sync=True,
+    )
+
+
+def _with_our_protocol(kind: Any, seed: int) -> Any:
+    """The package's optimizer as a class with our methods."""
+
+    class IVONOpt(kind):
         def _sample_params(self) -> tuple[Tensor, Tensor]:
-            stream = rank() * self.mc_samples + self.state["count"]  # pyright: ignore[reportArgumentType]
+            stream = rank() * self.mc_samples + self.state["count"]
             generator = stream_generator(seed, self.current_step, stream, torch.device("cpu"))
             with torch.random.fork_rng():
                 torch.manual_seed(generator.initial_seed())
@@ -96,14 +112,4 @@ def ivon_opt(
                     families[p] = Family(DiagonalAffine(), Normal(), element)
             return Posterior(model, {name: families[p] for name, p in unwrap(model).named_parameters() if p in families})
 
-    return IVONOpt(
-        params,
-        lr=lr,
-        ess=data_size,
-        hess_init=initial_curvature,
-        beta1=momentum,
-        beta2=scale_momentum,
-        weight_decay=prior / data_size,
-        mc_samples=mc_samples,
-        sync=True,
-    )
+    return IVONOpt

@@ -110,10 +110,7 @@ class LieGroupBLR(SamplingOptimizer):
         self.foreach = foreach
         self.process_group: Any = process_group
         self.seed: int = whole_number("seed", seed)
-        self.steps: int = 0
-        self.skipped: int = 0
-        self.clock: int = 0  # numbers the noise: it ticks with every step, taken or skipped, and with every sample dropped
-        self.bounded: int | Tensor = 0
+        self._reset_counters()
         self.param_groups: list[dict[str, Any]] = []
         self._clear()
         super().__init__(
@@ -138,6 +135,12 @@ class LieGroupBLR(SamplingOptimizer):
             },
         )
         self.noise: Source = choose_source(noise, on_cpu=all(p.is_cpu for p in self._trained()))
+
+    def _reset_counters(self) -> None:
+        self.steps: int = 0
+        self.skipped: int = 0
+        self.clock: int = 0
+        self.bounded: int | Tensor = 0
 
     def rule_for(self, settings: dict[str, Any]) -> Rule:
         return self._gauss_newton if settings["curvature"] == "gauss-newton" else self.rule

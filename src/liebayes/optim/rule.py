@@ -170,7 +170,7 @@ class GaussNewtonRule(Rule):
 
     FADING = 0.02
     """The share of a new step in the running means of the traces."""
-    FASTEST, WARM_UP = 0.3, 5.0
+    FASTEST, WARM_UP = 0.15, 5.0
     """Widths are learned faster at first: by a rate of min(FASTEST, WARM_UP/(10 + steps)) at least."""
 
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
