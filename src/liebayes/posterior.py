@@ -6,10 +6,11 @@ included. It refers to the module for its architecture, and never changes it but
 
 from __future__ import annotations
 
+import math
 import numbers
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -25,6 +26,7 @@ from .posterior_file import Contents, read, write
 from .prediction import (
     Classes,
     ClassPrediction,
+    FreeEnergy,
     RegressionPrediction,
     Values,
     exchange_for,
@@ -184,6 +186,48 @@ class Posterior:
                     outputs = [called(batch) for batch in batches]
                 average.add(average.of_draw(outputs))
         return average.result()
+
+    def free_energy(
+        self, batches: Iterable[Any], loss: Callable[[Any, Tensor], Tensor], *, prior: float, samples: int = 32, seed: int = 0
+    ) -> FreeEnergy:
+        """E_q[Σ loss] + KL(q ‖ N(0, 1/prior)), what training minimises at temperature 1.
+
+        It compares posteriors and models without test data.
+
+        Args:
+            batches: pairs of inputs and targets that cover the training data once, without augmentation.
+            loss: from the model's output and the targets to the **sum** of the losses of a batch: −log-likelihoods in nats.
+            prior: the precision of the prior on the trained weights.
+            samples: draws for the expectation.
+            seed: fixes the draws.
+
+        >>> model = nn.Linear(3, 1)
+        >>> from liebayes import KroneckerBLR
+        >>> q = KroneckerBLR(model.parameters(), data_size=8, prior=1.0).posterior(model)
+        >>> data = [(torch.ones(8, 3), torch.zeros(8, 1))]
+        >>> q.free_energy(data, lambda output, y: 0.5 * (output - y).square().sum(), prior=1.0).kl > 0
+        True
+        """
+        samples = whole_number("samples", samples, "a whole number of at least 2", 2)
+        if not (isinstance(prior, (int, float)) and math.isfinite(prior) and prior > 0):
+            raise ValueError(f"prior must be the precision of N(0, 1/prior), a positive number, but got {prior!r}.")
+        _refuse_sharded(self.model)
+        generator, device = self._generator(seed), next(iter(self.families.values())).device
+        pairs = [(x.to(device), y.to(device)) for x, y in batches]
+        if not pairs:
+            raise ValueError("There is nothing to evaluate: batches gave no pair of inputs and targets.")
+        totals = []
+        with Turn(slots_of(self.model).values()), torch.no_grad(), evaluation_mode(self.model):
+            for _ in range(samples):
+                with exchange_for(self.model, {**self._drawn(generator), **self.fixed, **_copies(self.buffers)}).installed():
+                    totals.append(sum(float(loss(self.model(x), y)) for x, y in pairs))
+        kl = 0.0
+        for family in self.families.values():
+            spread = (family.mean.double().square() + family.stddev.double().square()).sum()
+            size = family.event_shape.numel()
+            kl += float(0.5 * prior * spread - family.entropy()) + 0.5 * size * math.log(2 * math.pi / prior)
+        found = torch.tensor(totals, dtype=torch.float64)
+        return FreeEnergy(float(found.mean()), kl, float(found.std()) / math.sqrt(samples))
 
     def _generator(self, seed: int) -> torch.Generator:
         device = next(iter(self.families.values())).device

@@ -50,6 +50,23 @@ class RegressionPrediction:
         return self.aleatoric + self.epistemic
 
 
+@dataclass(frozen=True)
+class FreeEnergy:
+    """The objective of the paper (Eq. 1) as a bound: −log of the evidence is at most `total` (at temperature 1)."""
+
+    expected_loss: float
+    """E_q[Σ loss] over all data, in nats."""
+    kl: float
+    """KL(q ‖ prior)."""
+    standard_error: float
+    """That of `expected_loss`, from the draws; the divergence is exact."""
+
+    @property
+    def total(self) -> float:
+        """Their sum: lower is better, among posteriors and among models of the same data."""
+        return self.expected_loss + self.kl
+
+
 class Classes:
     """Averages logits over draws, which come one by one. A single logit stands for two classes."""
 
