@@ -71,6 +71,8 @@ class NativeStore(Store):
         self._group = type(self.settings["group"])
         self._contiguous = all(p.is_contiguous() for p in self.parameters)
         self._columns = {field: self._states_named(name) for name, field in self._state_names().items()}
+        self._tensors: list[Tensor] = [*self.parameters, *self.samples, *itertools.chain.from_iterable(self._columns.values())]
+        self._addresses: list[int] = []
         counts = [p.numel() for p in self.parameters]
         self._table = native.table({"count": counts, "number": numbers})
         self._sharp = None if isinstance(self.settings["metric"], Adaptive) else _sharp_matrix(self.settings)
@@ -104,20 +106,23 @@ class NativeStore(Store):
     def draw(self, noise: Noise) -> None:
         job = self._job(native.SAMPLE)
         describe_noise(job, self.settings["base"], noise)
-        self._put_addresses(_SCALE_STATES[self._group].values())
+        self._put_addresses()
         native.run(job, self._table)
 
     def gather(self) -> None:
         """The gradients in the layout of their parameters."""
         super().gather()
         gradients = self.gradients
-        for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
-            if g is None:
-                continue
-            same = g.is_contiguous() if self._contiguous else g.stride() == p.stride()
-            if not same or g.dtype is not torch.float32 or g.is_neg():
-                gradients[i] = torch.empty_like(p, requires_grad=False).copy_(g)
-        self._put("gradient", [0 if g is None else g.data_ptr() for g in gradients])
+        found = [g for g in gradients if g is not None]
+        plain = self._contiguous and all(map(Tensor.is_contiguous, found)) and not any(map(Tensor.is_neg, found))
+        if not (plain and all([g.dtype is torch.float32 for g in found])):  # noqa: C419  # a list is quicker
+            for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
+                if g is not None and (g.dtype is not torch.float32 or g.stride() != p.stride() or g.is_neg()):
+                    gradients[i] = torch.empty_like(p, requires_grad=False).copy_(g)
+        if len(found) == len(gradients):
+            self._put("gradient", [g.data_ptr() for g in gradients if g is not None])
+        else:
+            self._put("gradient", [0 if g is None else g.data_ptr() for g in gradients])
 
     def all_finite(self) -> bool:
         job = self._job(native.FINITE)
@@ -130,7 +135,7 @@ class NativeStore(Store):
                 self.sums[p] = [torch.zeros_like(p, requires_grad=False) for _ in _BLOCKS[self._group]]
         job = self._job(native.FOLD | (native.FIRST if first else 0))
         self._describe_loss(job)
-        self._put_addresses(_SCALE_STATES[self._group].values())
+        self._put_addresses()
         self._put_sums()
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, self.gradients, strict=True)]
         self._put("gradient", list(map(Tensor.data_ptr, filled)))
@@ -150,7 +155,7 @@ class NativeStore(Store):
 
     def _step(self, job: native.Job, use: Sequence[bool]) -> int:
         self._describe_step(job)
-        self._put_addresses(self._columns)
+        self._put_addresses()
         if job.adaptive:
             beta, steps = self.settings["metric"].beta, [state["steps"] for state in self.states]
             gathered = {n: 1 - beta ** (n + 1) for n in set(steps)}
@@ -174,12 +179,12 @@ class NativeStore(Store):
     def _put(self, field: str, values: Any) -> None:
         self._table[native.FIELD_NUMBERS[field] :: _WIDTH] = array("Q", values)
 
-    def _put_addresses(self, fields: Any) -> None:
-        address = Tensor.data_ptr
-        self._put("point", list(map(address, self.parameters)))
-        self._put("sample", list(map(address, self.samples)))
-        for field in fields:
-            self._put(field, list(map(address, self._columns[field])))
+    def _put_addresses(self) -> None:
+        addresses = list(map(Tensor.data_ptr, self._tensors))
+        if addresses != self._addresses:
+            self._addresses, count = addresses, len(self.parameters)
+            for number, field in enumerate(("point", "sample", *self._columns)):
+                self._put(field, addresses[number * count : (number + 1) * count])
 
     def _put_sums(self) -> None:
         for number, field in enumerate(_BLOCKS[self._group].values()):
@@ -271,7 +276,7 @@ class NativeGaussNewtonStore(NativeStore):
         if any(fresh):  # the size of a first step is its own
             measure = self._job(native.MEASURE)
             self._describe_loss(measure)
-            self._put_addresses(["log_scale"])
+            self._put_addresses()
             native.run(measure, self._rows([g is not None for g in self.gradients]))
             own = self._found * self._units_of_traces
             self._describe_tensors(torch.where(torch.tensor(fresh).unsqueeze(-1), own, self._traces))

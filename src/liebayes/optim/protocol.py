@@ -16,9 +16,11 @@ count. With several, each sample's covector is folded into a sum as soon as its 
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -92,11 +94,17 @@ class GradientMarks:
     """Remembers the gradients of parameters, to tell later whether they have changed."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        ref = weakref.ref  # nothing is kept alive
-        self._marks = {id(p): (ref(gradient), gradient._version) for p in parameters if (gradient := p.grad) is not None}
+        pairs = [(p, gradient) for p in parameters if (gradient := p.grad) is not None]
+        self._ids = [id(p) for p, _ in pairs]
+        self._references = [weakref.ref(gradient) for _, gradient in pairs]  # nothing is kept alive
+        self._versions = [gradient._version for _, gradient in pairs]
+
+    @cached_property
+    def _marks(self) -> dict[int, tuple[weakref.ref[Tensor], int]]:
+        return dict(zip(self._ids, zip(self._references, self._versions, strict=True), strict=True))
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return len(self._ids)
 
     def same_tensor(self, p: Tensor) -> bool:
         """Whether p has the gradient tensor it had, whatever that holds now."""
@@ -105,6 +113,14 @@ class GradientMarks:
 
     def changed(self, parameters: list[Tensor]) -> list[Tensor]:
         """Parameters that have another gradient than they had, or the same tensor with other values."""
+        gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
+        if (  # mostly none of them has, which is quickly told for all of them
+            len(gradients) == len(parameters) == len(self._ids)
+            and all(map(operator.is_, gradients, [reference() for reference in self._references]))
+            and [gradient._version for gradient in gradients] == self._versions
+            and list(map(id, parameters)) == self._ids
+        ):
+            return []
         marks = self._marks
         return [
             p
@@ -117,7 +133,7 @@ class GradientMarks:
 def require_dense(groups: list[dict[str, Any]], gradients: Iterable[Tensor]) -> None:
     """Refuses sparse gradients by the name of their parameter."""
     strided = torch.strided
-    if all(gradient.layout is strided for gradient in gradients):
+    if all([gradient.layout is strided for gradient in gradients]):  # noqa: C419  # a list is quicker
         return
     for settings in groups:
         for name, p in named(settings):

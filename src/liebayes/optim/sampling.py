@@ -313,9 +313,9 @@ class SamplingOptimizer(Optimizer):
         """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
         progress = self._progress
         ranks = distributed.world_size(self.process_group)
-        found = [gradient for p in progress.parameters if (gradient := p.grad) is not None]
         if not progress.folds:
             self._refuse_stray_gradients()
+            found = [gradient for p in progress.parameters if (gradient := p.grad) is not None]
             require_dense(self.param_groups, found)
             averaging = ranks > 1 and not self._stores.sharded
             if found and (averaging or any(callable(settings["prior"]) for settings in self.param_groups)):
@@ -324,9 +324,10 @@ class SamplingOptimizer(Optimizer):
         if not progress.folds:
             self._stores.gather()
         finite = progress.finite if progress.folds else self._stores.all_finite()
-        used = progress.folded if progress.folds else {id(p) for p in progress.parameters if p.grad is not None}
+        used = progress.folded
         if ranks > 1:
-            finite, used = self._agree(finite, used)
+            own = used if progress.folds else {id(p) for p in progress.parameters if p.grad is not None}
+            finite, used = self._agree(finite, own)
         if not finite:
             return self._skip()
         if progress.folds or (ranks > 1 and not self._stores.sharded):
