@@ -279,14 +279,15 @@ def test_vectors_are_a_group_of_their_own() -> None:
 
 @pytest.mark.parametrize("group", [DiagonalAffine(), Kronecker()], ids=repr)
 def test_the_length_of_a_step(group: LieGroup[Any]) -> None:
-    """lr times size/√inputs, whatever the loss, the number of data and the width are."""
+    """lr over the inputs, or times size/√inputs, whatever the loss, the number of data and the width are."""
+    unit = 2 / math.sqrt(5) if group.elementwise else 1 / 5
     for scale, N in ((1.0, 100), (1e6, 100), (1.0, 10**6)):
         p = nn.Parameter(torch.full((4, 5), 2.0))
         optimizer = optimizer_for([p], group, data_size=N, lr=0.1, momentum=0.0, prior=0.0)
         with optimizer.sampled():
             (scale * (p * torch.arange(20.0).view(4, 5)).sum()).backward()
         optimizer.step()
-        assert float((p.detach() - 2.0).square().mean().sqrt()) == pytest.approx(0.1 * 2 / math.sqrt(5), rel=1e-5)
+        assert float((p.detach() - 2.0).square().mean().sqrt()) == pytest.approx(0.1 * unit, rel=1e-5)
 
 
 @pytest.mark.parametrize(

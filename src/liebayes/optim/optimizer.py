@@ -51,9 +51,8 @@ class LieGroupBLR(SamplingOptimizer):
         initial_scale: a factor on the base: the width the posterior starts with.
         curvature: where the covector of scales comes from: "samples" (Alg. 3), or "gauss-newton", squares of gradients at the
             level of the exact covector (docs/curvature.md), which learns widths some hundred times faster. With
-            "gauss-newton" a step has the length of `lr` times the root mean square of the weights at the start over the root
-            of the inputs of a unit, whatever the loss, N, the base and the widths are; `scale_lr`, `scale_momentum`, `metric`
-            and `max_step` have no part in it.
+            "gauss-newton" a step has a length of its own, `lr` times the `step_unit` of its tensor, whatever the loss, N, the
+            base and the widths are; `scale_lr`, `scale_momentum`, `metric` and `max_step` have no part in it.
         width_rate: with "gauss-newton", the share of a new step in the widths; they are learned in some 1/`width_rate` steps.
         start_width: with "gauss-newton", the width at the start relative to the size of each tensor; None: the base's own.
         seed: fixes all noise.

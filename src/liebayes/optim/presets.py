@@ -200,8 +200,8 @@ class KroneckerBLR(LieGroupBLR):
     inputs; vectors and scalars (biases, norms) have a width for every number, which is a parameter group of its own beside
     that of the matrices. The defaults:
 
-    - `lr=1.2`, in units that fit every layer (`rule.step_unit`): a step of 1 that all inputs of a unit share changes its
-      output by what its starting weights give, whatever the loss, N and the prior are. Schedule it to zero.
+    - `lr=0.7`: a step changes a weight by 0.7 over the number of inputs of its unit (root mean square), whatever the loss, N
+      and the prior are; one that all inputs share changes the output by 0.7. Schedule it to zero.
     - `prior=None`: N(0, 1). With a prior that is given, `temperature=None` is 1, the posterior itself; with the one by default
       it is 0.01, a cold posterior: at 1 the widths of deep networks cost more than they give.
     - `width_rate=0.005`: widths are learned in some 200 steps; faster at first.
@@ -219,7 +219,7 @@ class KroneckerBLR(LieGroupBLR):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1.2,
+        lr: float = 0.7,
         *,
         data_size: int,
         base: Base = Normal(),

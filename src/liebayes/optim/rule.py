@@ -252,12 +252,19 @@ def starting_size(p: Tensor, settings: Settings) -> float:
 
 
 def step_unit(p: Tensor, settings: Settings) -> float:
-    """size/√inputs: such a step, the same for all inputs of a unit, changes its output by what its weights give.
+    """What a step of 1 is: for matrix groups 1/inputs, for elementwise groups size/√inputs; for vectors a mean over matrices.
 
-    Weights at random add up to size·√inputs for inputs of 1, and weights of one sign to size·inputs. For vectors the unit is a
-    mean over the matrices.
+    A step of 1/inputs that all inputs of a unit share changes its output by 1 if they are 1; one of size/√inputs changes it by
+    what its starting weights give. (In networks of torch's own initial sizes the second is 1/√3 of the first.)
     """
-    return starting_size(p, settings) / math.sqrt(inputs_of(p)) if p.ndim > 1 else settings["typical_unit"]
+    if p.ndim < 2:
+        return settings["typical_unit"]
+    return unit_of(starting_size(p, settings), inputs_of(p), settings)
+
+
+def unit_of(size: float, inputs: float, settings: Settings) -> float:
+    """The unit of a matrix."""
+    return size / math.sqrt(inputs) if settings["group"].elementwise else 1 / inputs
 
 
 def root_mean_square(*tensors: Tensor) -> float:

@@ -17,7 +17,7 @@ from ..groups import LieGroup, Product
 from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import require_metric
 from .noise import Source
-from .rule import inputs_of, layout_for, root_mean_square
+from .rule import inputs_of, layout_for, root_mean_square, unit_of
 
 Prior = float | Callable[[Tensor], Tensor]
 Curvature = Literal["samples", "gauss-newton"]
@@ -94,7 +94,7 @@ def set_typical_sizes(settings: dict[str, Any], matrices: list[Tensor]) -> None:
     """What vectors, and matrices of zeros, take for their size and for the unit of their steps."""
     inputs = math.exp(sum(math.log(inputs_of(p)) for p in matrices) / max(len(matrices), 1))
     settings["typical_size"] = root_mean_square(*matrices) or 1 / math.sqrt(inputs)
-    settings["typical_unit"] = settings["typical_size"] / math.sqrt(inputs)
+    settings["typical_unit"] = unit_of(settings["typical_size"], inputs, settings)
 
 
 def named(settings: dict[str, Any]) -> list[tuple[str, Tensor]]:
