@@ -68,6 +68,19 @@ def optimizers() -> str:
     return "\n".join(lines)
 
 
+def free_energy() -> str:
+    """`results/benchmarks/free_energy.json`: the objective after so many epochs."""
+    stored = json.loads((ROOT / "results" / "benchmarks" / "free_energy.json").read_text())
+    methods = list(dict.fromkeys(name for rows in stored["problems"].values() for name in rows if name != "best"))
+    lines = []
+    for problem, found in stored["problems"].items():
+        best = "–" if found["best"] is None else f"{found['best']:.0f}"
+        for epochs in sorted({int(count) for name in methods for count in found.get(name, {})}):
+            figures = [found.get(name, {}).get(str(epochs)) for name in methods]
+            lines.append((problem, best, str(epochs), *(f"{row['free_energy']:.0f}" if row else "–" for row in figures)))
+    return grid(("problem", "best diagonal", "epochs", *methods), lines)
+
+
 def paper_table(name: str) -> str:
     """`results/table1/` or `results/table2/`: the paper's tables at the desktop scale."""
     return summary(RECIPES[name], read_all(ROOT / "results", name))
@@ -90,6 +103,7 @@ Tables = Mapping[str, Callable[[], str]]
 PAGES: dict[str, Tables] = {
     "README.md": {"readme": readme},
     "docs/optimizers.md": {"optimizers": optimizers},
+    "docs/curvature.md": {"free-energy": free_energy},
     "docs/results.md": {"table1": lambda: paper_table("table1"), "table2": lambda: paper_table("table2")},
     "docs/speed.md": {
         "speed": speed,
