@@ -3,8 +3,9 @@
     python benchmarks/free_energy.py                       # all problems and methods: results/benchmarks/free_energy.json
     python benchmarks/free_energy.py --problems softmax --methods kronecker --epochs 10
 
-Every method gets the prior N(0, 1), temperature 1, batches of 32 and a cosine to zero. Our step sizes were chosen with the softmax
-problem in view; the peers run at their defaults, untuned. What is not run again keeps its stored figure. `best` is the optimum of the diagonal Gaussian family, by `fit` on all data.
+Every method gets the prior N(0, 1), temperature 1, batches of 32 and a cosine to zero. Our step sizes were chosen with the
+softmax problem in view; the peers run at their defaults, untuned. What is not run again keeps its stored figure. `best` is the
+optimum of the diagonal Gaussian family, by `fit` on all data.
 """
 
 from __future__ import annotations
