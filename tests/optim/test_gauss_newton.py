@@ -277,6 +277,48 @@ def test_vectors_are_a_group_of_their_own() -> None:
     assert lb.KroneckerBLR(network().parameters(), data_size=9, prior=2.0).param_groups[0]["temperature"] == 1.0
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_parameters_from_a_generator(named: bool) -> None:
+    """Which is used up by looking at it: matrices alone, vectors alone, and both."""
+    for model, counts in ((nn.Linear(3, 2, bias=False), [1]), (nn.LayerNorm(3), [2]), (nn.Linear(3, 2), [1, 1])):
+        parameters = model.named_parameters() if named else model.parameters()
+        optimizer = lb.KroneckerBLR([{"params": parameters}], data_size=10)
+        assert [len(settings["params"]) for settings in optimizer.param_groups] == counts
+
+
+def test_a_new_layout_between_two_samples_keeps_the_traces() -> None:
+    """What the first sample has added up is there after the stores were built anew. Σw² of a linear loss has no noise."""
+
+    def squares(change: bool) -> float:
+        p = nn.Parameter(torch.ones(4, 3, 2, 2))
+        optimizer = optimizer_for([p], DiagonalAffine(), lr=0.1, mc_samples=2, prior=0.0)
+        for slope in (6.0, 1.0):
+            with optimizer.sampled():
+                (slope * p).sum().backward()
+            if change:
+                p.data = p.data.to(memory_format=torch.channels_last)
+        optimizer.step()
+        return float(optimizer.state[p]["traces"][1])
+
+    assert squares(True) == pytest.approx(squares(False), rel=1e-5)
+
+
+@pytest.mark.parametrize("group", [DiagonalAffine(), Kronecker()], ids=repr)
+def test_widths_turn_about_the_mean(group: LieGroup[Any]) -> None:
+    """On a base whose mean is not 0, learning a width leaves the posterior's mean where it is."""
+    p = nn.Parameter(torch.ones(3, 4))
+    optimizer = optimizer_for([p], group, Gumbel(), lr=0.0, start_width=1.0)
+    before = optimizer.families()[p]
+    for _ in range(5):
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            (p * torch.linspace(0.1, 1.0, 12).view(3, 4)).square().sum().backward()
+        optimizer.step()
+    after = optimizer.families()[p]
+    assert float((after.stddev / before.stddev).log().abs().max()) > 0.1
+    torch.testing.assert_close(after.mean, before.mean, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("group", [DiagonalAffine(), Kronecker()], ids=repr)
 def test_the_length_of_a_step(group: LieGroup[Any]) -> None:
     """lr over the inputs, or times size/√inputs, whatever the loss, the number of data and the width are."""

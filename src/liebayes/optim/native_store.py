@@ -249,6 +249,9 @@ class NativeGaussNewtonStore(NativeStore):
         self._units = torch.tensor([state["unit"] for state in self.states], dtype=torch.float64)
         self._partials = array("d", bytes(16 * sum(chunks)))
         self._found = torch.zeros(len(counts), 2, dtype=torch.float64)  # the traces of the last job
+        for row, p in zip(self._found, self.parameters, strict=True):  # built anew between two samples of a step
+            for sums in self.sums.get(p, [])[2:]:
+                row.copy_(sums)
         self._variance: float = self.settings["base"].variance
         self._units_of_traces = torch.tensor([1.0, self._variance], dtype=torch.float64)  # so that ε has variance 1 in both
         self._put("traces", [row.data_ptr() for row in self._found])

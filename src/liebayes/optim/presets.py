@@ -193,7 +193,7 @@ class AffineBLR(LieGroupBLR):
 
 
 class KroneckerBLR(LieGroupBLR):
-    """Correlated widths for matrices: W = LER^T + M on the Kronecker group, its factors from squares of gradients.
+    """Correlated widths for matrices: W = LERᵀ + M on the Kronecker group, its factors from squares of gradients.
 
     L and R learn which combinations of outputs and of inputs the data determine, and both the posterior and the steps use
     them: M moves along LLᵀ·∇ℓ·RRᵀ, so training is that of a second-order method. Convolutions are matrices of outputs by
@@ -232,7 +232,6 @@ class KroneckerBLR(LieGroupBLR):
         max_side: int = 600,
         **common: Unpack[Common],
     ) -> None:
-        self.max_side = max_side
         if temperature is None:
             temperature = COLD if prior is None else 1.0
         super().__init__(
@@ -254,13 +253,14 @@ class KroneckerBLR(LieGroupBLR):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, matrices and the others as two groups; with a `group` of their own they stay together."""
         pairs = named_tensors(param_group["params"])
+        plain = all(name is None for name, _ in pairs)
+        param_group = {**param_group, "params": [p for _, p in pairs] if plain else pairs}  # a generator is used up by now
         vectors = [pair for pair in pairs if pair[1].ndim < 2]
         if "group" in param_group or not vectors or len(vectors) == len(pairs):
             alone = {} if "group" in param_group or not vectors else {"group": DiagonalAffine()}
             return super().add_param_group({**param_group, **alone})
         count = len(self.param_groups)
         matrices = [pair for pair in pairs if pair[1].ndim > 1]
-        plain = all(name is None for name, _ in pairs)
         own = [[p for _, p in part] if plain else part for part in (matrices, vectors)]
         try:
             super().add_param_group({**param_group, "params": own[0]})
