@@ -26,7 +26,7 @@ from torch import Tensor
 from ..bases import Normal
 from ..groups import DiagonalAffine, ScaleShift
 from ..optim import LieGroupBLR
-from ..optim.buckets import Bucket
+from ..optim.layout import Bucket
 from ..optim.rule import Elements, LieGroupRule, Moved, ParameterState, Rule, Settings
 from ..optim.settings import Common, is_number
 

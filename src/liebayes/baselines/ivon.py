@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from ..groups import DiagonalAffine, ScaleShift
-from ..optim.buckets import Bucket
+from ..optim.layout import Bucket
 from ..optim.rule import Elements, Rule, Settings
 from ..optim.settings import Common
 from .gaussian import LARGEST, GaussianBaseline, GaussianRule, precision_floor

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..distributed import is_sharded
 from ..groups import DiagonalAffine, ScaleShift
-from ..optim.buckets import Bucket
+from ..optim.layout import Bucket
 from ..optim.rule import Elements, Rule, Settings
 from ..optim.settings import Common, named
 from .gaussian import LARGEST, GaussianBaseline, GaussianRule, precision_floor

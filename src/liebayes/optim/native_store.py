@@ -20,9 +20,9 @@ from .. import native
 from ..bases.philox import supports
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Fisher
-from .buckets import is_dense
+from .layout import is_dense, layout_for
 from .noise import Noise, describe_noise
-from .rule import GaussNewtonRule, Rule, Settings, layout_for
+from .rule import GaussNewtonRule, Rule, Settings
 from .store import Store
 
 _GROUPS: dict[type, int] = {Additive: 0, Multiplicative: 1, DiagonalAffine: 2}

@@ -16,8 +16,9 @@ from ..distributed import require_shardable
 from ..groups import LieGroup, Product
 from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import require_metric
+from .layout import layout_for
 from .noise import Source
-from .rule import inputs_of, layout_for, root_mean_square, unit_of
+from .rule import inputs_of, root_mean_square, unit_of
 
 Prior = float | Callable[[Tensor], Tensor]
 Curvature = Literal["samples", "gauss-newton"]

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ..distributed import draw_like, full, is_sharded
 from ..rule import Family
-from .buckets import SIZE, Bucket, buckets, in_memory_order
+from .layout import SIZE, Bucket, buckets, in_memory_order, layout_for, working_dtype
 from .noise import Noise
-from .rule import Elements, ParameterState, Rule, Settings, layout_for, working_dtype
+from .rule import Elements, ParameterState, Rule, Settings
 
 Sums = dict[Tensor, list[Tensor]]
 """Covectors of several samples, added up: one tensor for each block of a parameter's element."""

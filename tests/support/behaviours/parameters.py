@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 import liebayes as lb
 from liebayes.bases import Exponential, Laplace, Normal
 from liebayes.groups import Additive, DiagonalAffine, Multiplicative
-from liebayes.optim import buckets
+from liebayes.optim import layout
 
 from .adapters import Adapter, NotApplicableError
 from .checks import (
@@ -195,7 +195,7 @@ def layout_changed(a: Adapter) -> None:
         for p in layer.parameters():
             p.data = a.tensor(*p.shape)
         optimizer = a.make(layer.parameters(), narrow=True)
-        with mock.patch.object(buckets, "SIZE", 16):
+        with mock.patch.object(layout, "SIZE", 16):
             for step in range(4):
                 if change and step == 2:
                     layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

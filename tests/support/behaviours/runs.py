@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from liebayes.optim import buckets
+from liebayes.optim import layout
 
 from .adapters import Adapter, NotApplicableError
 from .checks import (
@@ -301,11 +301,11 @@ def foreach(a: Adapter) -> None:
     if not a.ours and a.has_samples:
         raise NotApplicableError("it has one path only")
 
-    def run(together: bool, size: int = buckets.SIZE, samples: int = 1) -> list[Tensor]:
+    def run(together: bool, size: int = layout.SIZE, samples: int = 1) -> list[Tensor]:
         model = a.network()
         options = {"mc_samples": samples} if a.ours else {}
         optimizer = a.make(model.parameters(), foreach=together, **options)
-        with mock.patch.object(buckets, "SIZE", size):
+        with mock.patch.object(layout, "SIZE", size):
             for _ in range(5):
                 for _ in range(samples):
                     optimizer.zero_grad()
@@ -329,11 +329,11 @@ def small_buckets(a: Adapter) -> None:
     def run(size: int) -> list[Tensor]:
         model = a.network()
         optimizer = a.make(model.parameters(), narrow=True)
-        with mock.patch.object(buckets, "SIZE", size):
+        with mock.patch.object(layout, "SIZE", size):
             train(a, optimizer, model, 5)
         return values(model)
 
-    expect(close(run(5), run(buckets.SIZE), tolerance=1e-3), "pieces differ from the whole")
+    expect(close(run(5), run(layout.SIZE), tolerance=1e-3), "pieces differ from the whole")
 
 
 @behaviour("learning", "the loss of a small network falls by half in 300 steps")
