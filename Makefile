@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-matrix torture figures benchmark lint clean
+.PHONY: demo docs test test-matrix torture figures benchmark lint clean
 
 $(VENV)/installed: pyproject.toml constraints.txt setup.py $(wildcard src/liebayes/native/*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -27,11 +27,18 @@ test: lint
 test-matrix: $(VENV)/installed
 	$(BIN)/python tests/matrix.py
 
+# Takes hours, in as many invocations as it takes: counts and failures are in results/torture.
 torture: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 tests/torture -o python_files='torture_*.py'
+	$(BIN)/python tests/torture
+
+# The site, in site/: open site/index.html, or serve it (searching needs a server): python -m http.server -d site
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 figures: $(VENV)/installed
 	$(BIN)/liebayes reproduce figure1 --results docs
+	$(BIN)/python examples/dale_rnn.py docs/dale-rnn.png
+	$(BIN)/python benchmarks/free_energy.py --picture
 
 benchmark: $(VENV)/installed
 	$(BIN)/python benchmarks/fit.py
@@ -41,4 +48,4 @@ benchmark: $(VENV)/installed
 	$(BIN)/python benchmarks/readme_tables.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import PlatformError
 
@@ -22,6 +23,9 @@ FLAGS = ["-O3", "-g0", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-
 
 class BuildKernel(build_ext):
     """Adds OpenMP where the compiler has it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + ".so"  # read by ctypes: the same file for every version of Python
 
     def build_extension(self, ext: Extension) -> None:
         if sys.platform == "win32":
@@ -42,6 +46,13 @@ class BuildKernel(build_ext):
                 return False
 
 
+class OneWheel(bdist_wheel):
+    """The kernel uses nothing of Python, so that one wheel per platform serves all versions."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 kernel = Extension(
     "liebayes.native._kernel",
     sources=[f"{FOLDER}/{name}.c" for name in ("kernel", "portable", "avx2", "avx512")],
@@ -50,4 +61,7 @@ kernel = Extension(
     extra_link_args=["-lm"],
     optional=True,  # a failure is a warning
 )
-setup(ext_modules=[] if platform.python_implementation() != "CPython" else [kernel], cmdclass={"build_ext": BuildKernel})
+setup(
+    ext_modules=[] if platform.python_implementation() != "CPython" else [kernel],
+    cmdclass={"build_ext": BuildKernel, "bdist_wheel": OneWheel},
+)

@@ -36,7 +36,7 @@ def train(rule: str, images: Tensor, labels: Tensor, seed: int) -> tuple[nn.Modu
     optimizer: torch.optim.Optimizer = {
         "sgd": lambda: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         "additive": lambda: lb.AdditiveBLR(parameters, data_size=size, seed=seed),
-        "affine": lambda: lb.AffineBLR(parameters, data_size=size, seed=seed),
+        "affine": lambda: lb.AffineBLR(parameters, data_size=size, seed=seed, curvature="samples"),
         "multiplicative": lambda: lb.MultiplicativeBLR(parameters, data_size=size, seed=seed),
     }[rule]()
     batches = lb.data.Batches((images, labels), BATCH, seed=seed, drop_last=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import out_of_the_box_tables
 from speed.report import markdown, parts_markdown
 
 from liebayes.experiments.reproduce import RECIPES
@@ -68,17 +69,22 @@ def optimizers() -> str:
     return "\n".join(lines)
 
 
-def free_energy() -> str:
-    """`results/benchmarks/free_energy.json`: the objective after so many epochs."""
-    stored = json.loads((ROOT / "results" / "benchmarks" / "free_energy.json").read_text())
-    methods = list(dict.fromkeys(name for rows in stored["problems"].values() for name in rows if name != "best"))
+def free_energy(figure: str = "free_energy", digits: int = 0) -> str:
+    """`results/benchmarks/free_energy.json`: a figure of every method after so many epochs, beside the best free energies."""
+    folder = ROOT / "results" / "benchmarks"
+    problems = json.loads((folder / "free_energy.json").read_text())["problems"]
+    references = json.loads((folder / "free_energy_references.json").read_text())
+    best = ("diagonal", "full") if figure == "free_energy" else ()
+    methods = list(dict.fromkeys(name for found in problems.values() for name in found))
     lines = []
-    for problem, found in stored["problems"].items():
-        best = "–" if found["best"] is None else f"{found['best']:.0f}"
-        for epochs in sorted({int(count) for name in methods for count in found.get(name, {})}):
-            figures = [found.get(name, {}).get(str(epochs)) for name in methods]
-            lines.append((problem, best, str(epochs), *(f"{row['free_energy']:.0f}" if row else "–" for row in figures)))
-    return grid(("problem", "best diagonal", "epochs", *methods), lines)
+    for problem, found in problems.items():
+        known = [references.get(problem, {}).get(family, {}) for family in best]
+        for epochs in sorted({count for of_method in found.values() for count in of_method}, key=int):
+            figures = [*known, *(found.get(name, {}).get(epochs, {}) for name in methods)]
+            cells = [f"{one[figure]:.{digits}f}" if figure in one else "–" for one in figures]
+            if set(cells) != {"–"}:
+                lines.append((problem, epochs, *cells))
+    return grid(("problem", "epochs", *(f"best {family}" for family in best), *methods), lines)
 
 
 def paper_table(name: str) -> str:
@@ -103,7 +109,15 @@ Tables = Mapping[str, Callable[[], str]]
 PAGES: dict[str, Tables] = {
     "README.md": {"readme": readme},
     "docs/optimizers.md": {"optimizers": optimizers},
-    "docs/curvature.md": {"free-energy": free_energy},
+    "docs/curvature.md": {
+        "free-energy": free_energy,
+        "free-energy-widths": lambda: free_energy("log_sd_error", 2),
+        "free-energy-seconds": lambda: free_energy("seconds_per_epoch", 3),
+    },
+    "docs/out-of-the-box.md": {
+        "out-of-the-box": out_of_the_box_tables.summary,
+        "out-of-the-box-details": out_of_the_box_tables.details,
+    },
     "docs/results.md": {"table1": lambda: paper_table("table1"), "table2": lambda: paper_table("table2")},
     "docs/speed.md": {
         "speed": speed,

@@ -27,7 +27,7 @@ OUTPUT = Path("demo-output")
 RULES = {
     "sgd": "one network, no posterior",
     "additive": "moves a base of fixed width",
-    "affine": "learns a location and, slowly, a width",
+    "affine": "learns a location and a width",
     "multiplicative": "scales positive magnitudes: w⁺ − w⁻",
 }
 

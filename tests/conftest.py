@@ -10,8 +10,11 @@ import tempfile
 import warnings
 from pathlib import Path
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # torch says so where there is no numpy
+    import torch
+
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, settings
 
 torch.set_num_threads(int(os.environ.get("LIEBAYES_TEST_THREADS", "1")))
@@ -19,6 +22,7 @@ torch.set_num_threads(int(os.environ.get("LIEBAYES_TEST_THREADS", "1")))
 with warnings.catch_warnings():
     # The first forward-mode derivative makes torch import a module of its own that warns about itself.
     warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore", FutureWarning)
     torch.func.jvp(torch.sin, (torch.zeros(()),), (torch.ones(()),))
 
 settings.register_profile(

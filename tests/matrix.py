@@ -1,6 +1,9 @@
-"""`make test-matrix`: the test suite under other instruction sets, numbers of threads, seeds and kernels, a cell for each.
+"""`make test-matrix`: the test suite under other instruction sets, threads, seeds, kernels and versions, in a few cells.
 
-    python tests/matrix.py [--cells NAME ...] [--only PATH ...] [--results FOLDER] [--again] [--list]
+    python tests/matrix.py [--cells NAME ...] [--pythons PYTHON ...] [--only PATH ...] [--results FOLDER] [--again] [--list]
+
+A cell sets several switches at once, so that a few cover them all; cells with a single switch are there by name, to find what
+broke. Other Pythons with a torch of their own run the numerics: `--pythons`, LIEBAYES_PYTHONS, or python3.X on the path.
 
 Processors differ in the last digits of what they compute; nothing here may depend on those. The last result is stored as
 results/test_matrix.json and .md, after every cell: a run that was interrupted goes on where it was, and cells that are stored
@@ -15,6 +18,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,9 +49,38 @@ class Cell:
     compiled: bool = False
     """Whether the compiled kernel must be there."""
     python: str = sys.executable
+    only: tuple[str, ...] = ()
+    """The tests, if not all of them."""
 
 
-CELLS = [
+COVERING = [
+    Cell(
+        "oldest",
+        {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "LIEBAYES_TEST_THREADS": "1",
+         "LIEBAYES_KERNEL": "off"},
+        ("--hypothesis-profile=seeded", "--hypothesis-seed=1"),
+    ),
+    Cell(
+        "avx2-portable",
+        {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "LIEBAYES_TEST_THREADS": "2",
+         "LIEBAYES_KERNEL": "portable"},
+        ("--hypothesis-profile=seeded", "--hypothesis-seed=2"), "AVX2", compiled=True,
+    ),
+    Cell(
+        "avx2-kernel",
+        {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "LIEBAYES_KERNEL": "avx2"},
+        ("--hypothesis-profile=seeded", "--hypothesis-seed=3"), "AVX2", compiled=True,
+    ),
+    Cell(
+        "avx512",
+        {"ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512", "LIEBAYES_TEST_THREADS": "2",
+         "LIEBAYES_KERNEL": "avx512"},
+        ("--hypothesis-profile=seeded", "--hypothesis-seed=4"), "AVX512", compiled=True,
+    ),
+]  # fmt: skip
+"""Every switch in few runs: each cell sets several at once."""
+
+SINGLE = [
     Cell("aten-default", {"ATEN_CPU_CAPABILITY": "default"}),
     Cell("aten-avx2", {"ATEN_CPU_CAPABILITY": "avx2"}, level="AVX2"),
     Cell("aten-avx512", {"ATEN_CPU_CAPABILITY": "avx512"}, level="AVX512"),
@@ -63,37 +96,69 @@ CELLS = [
     Cell("kernel-avx2", {"LIEBAYES_KERNEL": "avx2"}, level="AVX2", compiled=True),
     Cell("kernel-avx512", {"LIEBAYES_KERNEL": "avx512"}, level="AVX512", compiled=True),
 ]
+"""One switch each, to find the one that broke a cell above; they are run by name."""
 
+NUMERICS = [f"tests/{room}" for room in ("groups", "bases", "rule", "laws", "optim", "posterior", "trust")]
+"""What is run under other versions of Python and torch."""
+
+
+def others(given: list[str]) -> list[Cell]:
+    """A cell for every other Python: those given, or named in LIEBAYES_PYTHONS, or on the path with a torch of their own."""
+    named = given or [word for word in os.environ.get("LIEBAYES_PYTHONS", "").split(os.pathsep) if word]
+    found = named or [place for n in range(10, 14) if (place := shutil.which(f"python3.{n}"))]
+    cells = []
+    for python in found:
+        text = [python, "-c", VERSIONS]
+        try:
+            seen = subprocess.run(text, capture_output=True, text=True, check=False).stdout.split()
+        except OSError:
+            seen = []
+        if seen:
+            environment = {"PYTHONPATH": str(ROOT / "src"), "LIEBAYES_TEST_THREADS": "1"}
+            cells.append(Cell(f"python{seen[0]}-torch{seen[1]}", environment, python=python, only=tuple(NUMERICS)))
+        elif named:
+            raise SystemExit(f"{python} has no torch: install one there, or leave it out.")
+    return cells
+
+
+VERSIONS = "import platform, torch; print(platform.python_version(), torch.__version__)"
 PROBE = """
 import importlib.metadata, json, platform, torch
 from liebayes import native
+installed = {found.metadata["Name"]: found.version for found in importlib.metadata.distributions()}
 print(json.dumps({
     "level": torch.backends.cpu.get_cpu_capability(), "compiled": native.available(), "kernel": native.describe(),
     "versions": {"python": platform.python_version()}
-    | {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy", "pytest", "hypothesis")},
+    | {name: installed[name] for name in ("torch", "numpy", "scipy", "pytest", "hypothesis") if name in installed},
 }))
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The test suite on a matrix of settings.", prog="tests/matrix.py")
-    parser.add_argument("--cells", nargs="+", metavar="NAME", choices=[cell.name for cell in CELLS], help="not all of them")
+    parser.add_argument("--cells", nargs="+", metavar="NAME", help="these, also of those with a single switch")
+    parser.add_argument("--pythons", nargs="+", metavar="PYTHON", default=[], help="other Pythons, each with its own torch")
     parser.add_argument("--only", nargs="+", metavar="PATH", help="these tests, for quick use")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="where to store (results; with --only nowhere)")
     parser.add_argument("--workers", type=int, default=2, help="processes at once (2)")
     parser.add_argument("--again", action="store_true", help="also run cells that are stored for this code")
     parser.add_argument("--list", action="store_true", help="name the cells and end")
     asked = parser.parse_args(arguments)
-    chosen = [cell for cell in CELLS if asked.cells is None or cell.name in asked.cells]
+    known_cells = {cell.name: cell for cell in (*COVERING, *others(asked.pythons), *SINGLE)}
+    unknown = [name for name in asked.cells or () if name not in known_cells]
+    if unknown:
+        parser.error(f"there is no cell {unknown[0]!r} here; they are {', '.join(known_cells)}")
+    single = {cell.name for cell in SINGLE}
+    chosen = [cell for name, cell in known_cells.items() if (name in asked.cells if asked.cells else name not in single)]
     if asked.list:
-        print("\n".join(f"{cell.name:16} {describe(cell)}" for cell in chosen))
+        print("\n".join(f"{cell.name:16} {describe(cell)}" for cell in known_cells.values()))
         return 0
     folder = asked.results or (None if asked.only else ROOT / "results")
     result = start(folder, asked.only)
     for cell in chosen:
         known = result["cells"].get(cell.name)
         if known is None or known["outcome"] == "skipped" or asked.again:  # what was missing may be there now
-            known = result["cells"][cell.name] = run(cell, asked.only or [], asked.workers)
+            known = result["cells"][cell.name] = run(cell, asked.only or list(cell.only), asked.workers)
             if folder is not None:
                 store(result, folder)
         print(line(cell.name, known), flush=True)
@@ -102,7 +167,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def describe(cell: Cell) -> str:
     """A cell in the words of a command line."""
-    return " ".join([*(f"{key}={value}" for key, value in cell.environment.items()), "pytest", *cell.arguments])
+    places = (f"{key}={value}" for key, value in cell.environment.items() if key != "PYTHONPATH")
+    return " ".join([*places, "pytest", *cell.arguments])
 
 
 def start(folder: Path | None, only: list[str] | None) -> dict[str, Any]:
@@ -140,7 +206,9 @@ def cpu() -> str:
 def run(cell: Cell, only: list[str], workers: int) -> dict[str, Any]:
     """Runs the suite in a cell, if the machine has what it needs."""
     plain = {key: value for key, value in os.environ.items() if key not in SWITCHES}
-    probe = subprocess.run([cell.python, "-c", PROBE], env=plain, cwd=ROOT, capture_output=True, text=True, check=False)
+    paths = {key: value for key, value in cell.environment.items() if key == "PYTHONPATH"}
+    asking = [cell.python, "-c", PROBE]
+    probe = subprocess.run(asking, env=plain | paths, cwd=ROOT, capture_output=True, text=True, check=False)
     if probe.returncode:
         return {"outcome": "failed", "why": f"{cell.python} has no working package: {probe.stderr.strip()[-300:]}"}
     machine = json.loads(probe.stdout)
@@ -190,7 +258,7 @@ def store(result: dict[str, Any], folder: Path) -> None:
 
 
 def page(result: dict[str, Any]) -> str:
-    cells = [(cell, result["cells"][cell.name]) for cell in CELLS if cell.name in result["cells"]]
+    cells = list(result["cells"].items())
     versions = next((found["versions"] for _, found in cells if "versions" in found), {})
     lines = [
         "# The test suite on a matrix of settings",
@@ -203,11 +271,11 @@ def page(result: dict[str, Any]) -> str:
         "| cell | what differs | outcome | passed | failed | skipped | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
-    for cell, found in cells:
+    for name, found in cells:
         numbers = [str(found.get(key, "")) for key in ("passed", "failed", "skipped", "seconds")]
         outcome = found["outcome"] + (f": {found['why'].splitlines()[-1]}" if found.get("why") else "")
-        lines.append(f"| {cell.name} | `{describe(cell)}` | {outcome} | {' | '.join(numbers)} |")
-    lost = [f"- {cell.name}: `{test}`" for cell, found in cells for test in found.get("failures", [])]
+        lines.append(f"| {name} | `{found.get('command', '')}` | {outcome} | {' | '.join(numbers)} |")
+    lost = [f"- {name}: `{test}`" for name, found in cells for test in found.get("failures", [])]
     return "\n".join([*lines, *(["", "Failed:", "", *lost] if lost else [])]) + "\n"
 
 

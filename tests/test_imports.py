@@ -26,7 +26,7 @@ ALLOWED = {
     # An optimizer hands out its posterior.
     "optim": {"native", "groups", "bases", "rule", "posterior", "install", "distributed"},
     "baselines": {"groups", "bases", "rule", "posterior", "optim", "distributed"},
-    "integrations": {"optim"},
+    "integrations": {"groups", "optim", "posterior"},
     "metrics": set(),
     "nn": set(),
     "data": {"atomic_write"},

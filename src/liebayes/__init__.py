@@ -1,6 +1,6 @@
 """liebayes: the Lie-group Bayesian learning rule in PyTorch."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from . import baselines, bases, data, groups, metrics, nn, optim, rule
 from .optim import AdditiveBLR, AffineBLR, KroneckerBLR, LieGroupBLR, MultiplicativeBLR

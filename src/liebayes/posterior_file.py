@@ -1,9 +1,11 @@
 """Posteriors in files: safetensors, with a readable header and a checksum over everything.
 
     element/<block>/<parameter>    the blocks of the elements of trained parameters
-    fixed/<parameter>              the values of the others
+    fixed/<parameter>              the values of the others, but for frozen ones
     buffer/<name>                  the module's buffers
-    metadata["liebayes"]           JSON: format, versions, temperature, group and base of every family, SHA-256
+    kept/<parameter>               where a parameter was not pruned
+    metadata["liebayes"]           JSON: format, versions, temperature, group and base of every family, fingerprints of frozen
+                                   parameters, SHA-256
 
 Nothing in a file is code: a group or base is a text such as `Laplace(scale=0.25)`, a name of the library with numbers and
 strings. What a file says is compared with what the model and its groups need, tensor by tensor, so a posterior is loaded as it
@@ -35,7 +37,9 @@ from .bases import Base
 from .groups import Chart, Joint, LieGroup, Product
 from .rule import Family
 
-FORMAT = "liebayes posterior 2"
+FORMAT = "liebayes posterior 3"
+WITHOUT_FROZEN = "liebayes posterior 2"
+"""What is written where there is nothing frozen and nothing pruned, which version 0.1.0 reads too."""
 WITHOUT_CHECKSUM = "liebayes posterior 1"
 
 
@@ -46,6 +50,8 @@ class Contents(NamedTuple):
     fixed: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     temperature: float
+    frozen: Mapping[str, str] = {}
+    kept: Mapping[str, Tensor] = {}
 
 
 def require_safetensors() -> None:
@@ -66,18 +72,21 @@ def write(path: Path, contents: Contents) -> None:
     _require_sound("The posterior cannot be saved", contents)
     named: dict[str, Tensor] = {f"fixed/{name}": value for name, value in contents.fixed.items()}
     named |= {f"buffer/{name}": value for name, value in contents.buffers.items()}
+    named |= {f"kept/{name}": value for name, value in contents.kept.items()}
     for name, family in contents.families.items():
         named |= {f"element/{field}/{name}": getattr(family.element, field) for field in family.element._fields}
     # Copies: parts of a model may share memory, which a file cannot.
     tensors = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in named.items()}
     header = {
-        "format": FORMAT,
+        "format": FORMAT if contents.frozen or contents.kept else WITHOUT_FROZEN,
         "liebayes": __version__,
         "torch": str(torch.__version__),
         "temperature": float(contents.temperature),
         # In the order of the families, in which samples are drawn.
         "families": {name: {"group": repr(f.group), "base": repr(f.base)} for name, f in contents.families.items()},
     }
+    if contents.frozen:
+        header["frozen"] = dict(contents.frozen)
     header["sha256"] = checksum(json.dumps(header), tensors)
     # One entry: safetensors writes several in any order.
     with atomic_write(path) as partial:
@@ -97,12 +106,16 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
         group = own_groups.get(texts["group"]) or _group_of_library(path, texts["group"])
         base = own_bases.get(texts["base"]) or _base_of_library(path, texts["base"])
         families[name] = _family(path, name, parameters[name], group, base, tensors)
-    fixed = {name: p for name, p in parameters.items() if name not in families}
+    frozen = header.get("frozen", {})
+    _require_frozen_names(path, frozen, parameters, families)
+    fixed = {name: p for name, p in parameters.items() if name not in families and name not in frozen}
     contents = Contents(
         families,
         _fitting(path, "fixed", fixed, tensors),
         _fitting(path, "buffer", dict(model.named_buffers()), tensors),
         header["temperature"],
+        frozen,
+        _kept(path, parameters, families, tensors),
     )
     if tensors:
         raise ValueError(f"{path} is no posterior of this model: it has a tensor {min(tensors)!r} that belongs to nothing.")
@@ -142,7 +155,7 @@ def _header(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor])
     """The header, once it is known to be what was written."""
     if "liebayes" in metadata and "format" not in metadata:
         header = _json(path, metadata["liebayes"])
-        if header.get("format") != FORMAT:
+        if header.get("format") not in (FORMAT, WITHOUT_FROZEN):
             raise ValueError(
                 f"{path} has the format {header.get('format')!r}, and this version of liebayes reads {FORMAT!r}. Install a "
                 "newer one, or the one that has written it."
@@ -213,6 +226,26 @@ def _fitting(path: Path, kind: str, own: Mapping[str, Tensor], tensors: dict[str
                 f"{path} was saved from another architecture: {name} ({kind}) {there} there, and {here} in the model."
             )
     return {name: stored[name].to(value.device, value.dtype) for name, value in own.items()}
+
+
+def _require_frozen_names(path: Path, frozen: Any, parameters: Mapping[str, Tensor], families: Mapping[str, Any]) -> None:
+    sound = isinstance(frozen, dict) and all(isinstance(text, str) for text in frozen.values())
+    if not sound or set(frozen) & set(families):
+        raise ValueError(f"{path} must have a fingerprint for every frozen parameter. Take another copy of the file.")
+    for name in frozen:
+        if name not in parameters:
+            raise ValueError(f"{path} was trained beside the frozen parameter {name}, which the model does not have.")
+
+
+def _kept(
+    path: Path, parameters: Mapping[str, Tensor], families: Mapping[str, Any], tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Where parameters were not pruned."""
+    found = {name: tensors.pop(f"kept/{name}") for name in families if f"kept/{name}" in tensors}
+    for name, value in found.items():
+        if value.dtype != torch.bool or value.shape != parameters[name].shape:
+            raise ValueError(f"{path} must say of every number of {name} whether it was pruned, and does not.")
+    return {name: value.to(parameters[name].device) for name, value in found.items()}
 
 
 def _described(value: Tensor | None) -> str:

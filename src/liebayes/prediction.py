@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ from .install import Exchange
 class ClassPrediction:
     """Class probabilities, averaged over draws, and how sure they are; in nats."""
 
-    probabilities: Tensor  # (inputs, classes)
-    entropy: Tensor  # (inputs,)
+    probabilities: Tensor  # (inputs, classes), or (inputs, tokens, classes)
+    entropy: Tensor  # (inputs,), or (inputs, tokens)
     """The entropy of the averaged probabilities: all uncertainty."""
-    mutual_information: Tensor  # (inputs,)
+    mutual_information: Tensor  # of the same shape
     """What of it is due to the weights, and would go away with more data."""
 
     @property
@@ -76,15 +76,11 @@ class Classes:
         self.expected_entropy: Tensor | float = 0.0
 
     def of_draw(self, outputs: list[Any]) -> tuple[Tensor, Tensor]:
-        """What is averaged: the probabilities of one draw and their entropy."""
-        logits = torch.cat([_tensor(output, "logits") for output in outputs]).double()
-        if logits.ndim > 2:
-            raise ValueError(
-                f"The model must return logits of shape (inputs, classes), but the shape is {tuple(logits.shape)}. Where an "
-                "input has several classes to predict, as of pixels, wrap the model so that they are the first dimension."
-            )
+        """What is averaged: the probabilities of one draw and their entropy. Classes are the last dimension."""
+        logits = _together([_tensor(output, "logits") for output in outputs]).double()
         if logits.ndim == 1 or logits.shape[-1] == 1:
-            logits = torch.stack([torch.zeros_like(logits.flatten()), logits.flatten()], -1)
+            single = logits if logits.ndim == 1 else logits.squeeze(-1)
+            logits = torch.stack([torch.zeros_like(single), single], -1)
         log_probabilities = logits.log_softmax(-1)
         probabilities = log_probabilities.exp()
         return probabilities, -(probabilities * log_probabilities).nan_to_num(0.0).sum(-1)
@@ -115,8 +111,8 @@ class Values:
 
     def of_draw(self, outputs: list[Any]) -> tuple[Tensor, Tensor]:
         """What is averaged: the means of one draw and their noise."""
-        pairs = list(map(_mean_and_noise, outputs))
-        return torch.cat([pair[0] for pair in pairs]).double(), torch.cat([pair[1] for pair in pairs]).double()
+        means, noises = zip(*map(_mean_and_noise, outputs), strict=True)
+        return _together(means).double(), _together(noises).double()
 
     def add(self, draw: tuple[Tensor, Tensor]) -> None:
         """Takes one draw in."""
@@ -150,6 +146,43 @@ def slots_of(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
+def logits_of(output: Any) -> Any:
+    """The logits in what a model returns, where there is no doubt which dimension the classes are."""
+    logits = named_output(output)
+    dims = 2 if output is logits else 3  # those of transformers may be for every token
+    if isinstance(logits, Tensor) and logits.ndim > dims:
+        raise ValueError(
+            f"The model must return logits of shape (inputs, classes), but the shape is {tuple(logits.shape)}. Where an input "
+            "has several classes to predict, as of tokens or pixels, say where they are by a function that returns logits "
+            "with the classes last: output=lambda y: y, if they are, or output=lambda y: y.movedim(1, -1)."
+        )
+    return logits
+
+
+def named_output(output: Any) -> Any:
+    """The `logits` of a dictionary, such as a ModelOutput of transformers; anything else as it is."""
+    if not isinstance(output, Mapping):
+        return output
+    if "logits" not in output:
+        raise ValueError(
+            f"The model must return a tensor or have logits in its output, but has: {', '.join(map(str, output))}. Say "
+            "what is to be averaged: output=lambda out: out[...]."
+        )
+    return output["logits"]
+
+
+def _together(parts: Sequence[Tensor]) -> Tensor:
+    """The outputs of all batches as one tensor."""
+    shapes = {part.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"The outputs of batches have different shapes: {sorted(map(tuple, shapes))}. Pad all batches to one length, or "
+            "make a list of what is to be predicted: output=lambda out: out.logits.flatten(0, 1) for all tokens in a row, "
+            "output=lambda out: out.logits[:, -1] for the last one."
+        )
+    return torch.cat(list(parts))
+
+
 def _mean_and_noise(output: Any) -> tuple[Tensor, Tensor]:
     if isinstance(output, tuple) and len(output) == 2:
         return _tensor(output[0], "a mean"), _tensor(output[1], "a variance")
@@ -159,7 +192,10 @@ def _mean_and_noise(output: Any) -> tuple[Tensor, Tensor]:
 
 def _tensor(output: Any, what: str) -> Tensor:
     if not isinstance(output, Tensor):
-        raise ValueError(f"The model must return {what} as a tensor, but returned a {type(output).__name__}. Wrap it.")
+        raise ValueError(
+            f"The model must return {what} as a tensor, but returned a {type(output).__name__}. Say which part of it is "
+            "meant: output=lambda out: out[...]."
+        )
     return output
 
 
@@ -172,38 +208,3 @@ def whole_number(name: str, value: Any, expected: str, least: int = 0, most: int
         long = isinstance(number, int) and number.bit_length() > 64
         raise ValueError(f"{name} must be {expected}, but got {'a far larger number' if long else repr(value)}.")
     return int(number)
-
-
-def input_batches(inputs: Any, batch_size: int | None, device: torch.device) -> Iterator[Tensor]:
-    """Batches of inputs; of a batch with targets, the inputs. At least one."""
-    if batch_size is not None:
-        batch_size = whole_number("batch_size", batch_size, "at least 1", least=1)
-    if isinstance(inputs, Tensor):
-        if inputs.ndim == 0:
-            raise ValueError("inputs must have one dimension at least, that of the inputs, but is a single number.")
-        if len(inputs) == 0:
-            raise ValueError("There is nothing to predict: inputs is empty.")
-        yield from inputs.to(device).split(batch_size or len(inputs))
-        return
-    array = hasattr(inputs, "__array__")
-    if array or isinstance(inputs, (tuple, Mapping)) or not isinstance(inputs, Iterable):
-        way = "Wrap a model that takes several inputs into one that takes them as one tensor."
-        if isinstance(inputs, tuple):  # batches, as split gives them, or several inputs of one model
-            way = f"Make a list of batches: list(...). {way}"
-        raise ValueError(
-            f"inputs must be one tensor, or an iterable of batches such as a DataLoader, but is a {type(inputs).__name__}. "
-            f"{'Make it a tensor: torch.as_tensor(...).' if array else way}"
-        )
-    empty = True
-    for batch in inputs:
-        empty = False
-        members: list[Any] = list(batch) if isinstance(batch, (tuple, list)) else [batch]
-        if not members or len(members) > 2 or not isinstance(members[0], Tensor):
-            kinds = ", ".join(type(member).__name__ for member in members)
-            raise ValueError(
-                f"A batch must be a tensor of inputs, or a pair of inputs and targets, but has: {kinds}. Of an array make a "
-                "tensor: torch.as_tensor(...). A model is called with one tensor: wrap one that takes several inputs."
-            )
-        yield members[0].to(device)
-    if empty:
-        raise ValueError("There is nothing to predict: the loader gave no batch.")

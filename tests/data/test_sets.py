@@ -134,8 +134,10 @@ def test_tensors_are_checked() -> None:
     features = torch.zeros(4, 3)
     with pytest.raises(ValueError, match="augmentation needs images"):
         from_tensors(features, LABELS, features, LABELS, augmentation=Augmentation())
-    with pytest.raises(ValueError, match=r"train_labels must be class numbers of an integer type, not torch\.float32"):
+    with pytest.raises(ValueError, match=r"test_labels must be torch\.float32 of shape \(4,\), one for each of target"):
         from_tensors(GOOD, LABELS.float(), GOOD, LABELS)
+    with pytest.raises(ValueError, match="must be 0 or 1, the yes-or-no labels"):
+        from_tensors(GOOD, LABELS[:, None] + 2, GOOD, LABELS[:, None])
 
 
 def test_too_many_records_are_refused() -> None:
@@ -145,7 +147,7 @@ def test_too_many_records_are_refused() -> None:
 
 
 def test_names_and_registration() -> None:
-    assert data.names() == ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tinyimagenet"]
+    assert data.names() == ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tinyimagenet", "diabetes"]
     asked: list[tuple[Path | None, bool]] = []
 
     def mine(data_dir: Path | None, download: bool) -> Dataset:

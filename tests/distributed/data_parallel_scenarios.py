@@ -89,6 +89,34 @@ def nonfinite(mc_samples: int, policy: str) -> dict[str, Any]:
     return {"before": before, "after": after, "raised": raised, "skipped": optimizer.skipped, "end": states(model, optimizer)}
 
 
+def infinite_result(kernel: bool) -> dict[str, Any]:
+    """Finite gradients, whose squares are not on one rank."""
+    model = network()
+    size = 1e300
+    if kernel:
+        model, size = model.float(), 1e37
+    optimizer = optimizer_for("affine", model, metric=lb.rule.Adaptive())
+    x, y = own_part(batches())[0]
+    x, y = (x.float(), y.float()) if kernel else (x, y)
+
+    def closure(large: bool) -> None:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        for p in model.parameters():
+            if large and dist.get_rank() == 1 and p.grad is not None:
+                p.grad.fill_(size)
+
+    optimizer.step(lambda: closure(False))
+    before, raised = states(model, optimizer), ""
+    try:
+        optimizer.step(lambda: closure(True))
+    except lb.optim.NonFiniteError as error:
+        raised = str(error)
+    after = states(model, optimizer)
+    optimizer.step(lambda: closure(False))
+    return {"before": before, "after": after, "raised": raised, "end": states(model, optimizer)}
+
+
 def scaler(overflow: bool, unscale: bool) -> dict[str, Any]:
     """GradScaler, which looks at the gradients of its own rank only."""
     model = lb.optim.local_gradients(DistributedDataParallel(network()))
@@ -170,6 +198,7 @@ SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "noise of blocks": (noise_of_blocks, ()),
     "averaged": (averaged_gradients, ()),
     **{f"nonfinite {policy} {count}": (nonfinite, (count, policy)) for policy in ("skip", "raise") for count in (1, 2)},
+    **{f"infinite result {kernel}": (infinite_result, (kernel,)) for kernel in (False, True)},
     **{
         f"one-sided {count} {wrapped}": (one_rank_has_a_gradient, (count, wrapped))
         for count in (1, 2)

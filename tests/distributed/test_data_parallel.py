@@ -85,6 +85,16 @@ def test_ranks_agree_on_what_is_not_finite(ranks: Ranks, policy: str, mc_samples
     assert largest_difference(first["end"], second["end"]) == 0
 
 
+@pytest.mark.parametrize("kernel", [False, True])
+def test_ranks_agree_on_a_result_that_is_not_finite(ranks: Ranks, kernel: bool):
+    first, second = results(ranks, f"infinite result {kernel}")
+    for result in (first, second):
+        assert "the step would have written infinite or NaN numbers" in result["raised"]
+        assert largest_difference(result["before"], result["after"]) == 0
+        assert largest_difference(result["before"], result["end"]) > 0
+    assert largest_difference(first["end"], second["end"]) == 0
+
+
 @pytest.mark.parametrize("unscale", [False, True])
 def test_a_gradient_scaler(ranks: Ranks, unscale: bool):
     first, second = results(ranks, f"scaler False {unscale}")

@@ -43,7 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 KILLS = {"sgd": 1, "additive": 1, "affine": 1, "multiplicative": 2, "ivon": 1, "vogn": 1, "ivon-opt": 1}
-# Few kills: the fifty are in tests/torture.
+# Few kills: the thousand are in tests/torture.
 
 
 @pytest.mark.parametrize(("rule", "kills"), KILLS.items())

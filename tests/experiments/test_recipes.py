@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from liebayes.experiments.run_directory import RunError
 from liebayes.experiments.settings import SettingsError
 
 Captured = pytest.CaptureFixture[str]
-ALL = ("paper", "published", "ours")
+ALL = ("paper", "published", "ours", "short")
 
 
 def test_settings_of_b1() -> None:
@@ -53,6 +54,41 @@ def test_published_settings_are_the_same_decay_with_four_times_the_data() -> Non
     assert (s.prior_precision or 0) / 200_000 == 25 / 50_000
     assert (s.temperature or 0) / 200_000 == 1 / 50_000
     assert (s.lr, s.scale_lr) == (1.0, 0.05)
+
+
+def test_short_settings_differ_in_what_makes_methods_different() -> None:
+    """Network, data, augmentation, prior, batches, schedule and budget are the same for all."""
+    runs = plan(TABLE2, Selection("desktop", ("short",), seeds=(0,)))
+    assert {run.method.name for run in runs} >= set(TABLE2.experiments[0].printed)
+    own = {"rule", "curvature", "base", "lr", "scale_lr", "scale_momentum", "temperature", "metric", "max_step", "damping",
+           "initial_curvature", "compile", "output"}  # fmt: skip
+    shared = [{k: v for k, v in run.settings.to_json().items() if k not in own} for run in runs]
+    assert all(settings == shared[0] for settings in shared)
+    assert (shared[0]["epochs"], shared[0]["schedule"], shared[0]["warmup_epochs"]) == (16, "linear", pytest.approx(16 / 5))
+    assert (shared[0]["initial_threshold"], shared[0]["batch_size"], shared[0]["prior_precision"]) == (-1.0, 50, 100.0)
+
+
+def test_other_recipes_have_none_of_the_new_settings() -> None:
+    for recipe in RECIPES.values():
+        for run in plan(recipe, Selection("desktop", ("paper", "published", "ours"))):
+            settings = run.settings
+            assert (settings.schedule, settings.precision, settings.initial_threshold) == ("cosine", "float32", 0.0)
+
+
+def test_step_sizes_are_the_best_of_their_sweep() -> None:
+    """A sweep is judged by its NLL on held-out training images; the recipe must have its choice."""
+    root = Path(__file__).parents[2]
+    rates = {run.method.name.split()[0].lower(): run.settings.lr for run in plan(TABLE2, Selection("desktop", ("short",)))}
+    for rule, rate in rates.items():
+        stored = root / "results" / "short" / f"resnet20-{rule}" / "sweep.json"
+        if not stored.exists():  # not run yet; nor is any row with this step size
+            assert not list((root / "results" / "table2").glob(f"*-short_{rule}*.json"))
+            continue
+        rows = json.loads(stored.read_text())
+        grid = json.loads((root / "benchmarks" / "short" / f"resnet20-{rule}.json").read_text())["grid"]["lr"]
+        assert sorted(row["lr"] for row in rows) == sorted(grid)
+        assert all(row["settings"]["held_out"] for row in rows if "failed" not in row)
+        assert min(rows, key=lambda row: row.get("test_nll", math.inf))["lr"] == rate
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda r: r.name)

@@ -23,6 +23,7 @@ from liebayes.experiments.report.curves import learning_curve
 from liebayes.experiments.report.outside import MADE, outside_images
 from liebayes.experiments.report.sections import title_and_lead
 from liebayes.experiments.report.style import Picture, inline_svg
+from liebayes.experiments.report.tables import _judged, hurt
 from liebayes.metrics import auroc
 
 RULES = ("sgd", "additive", "affine", "multiplicative")
@@ -136,8 +137,28 @@ def test_the_table_shows_what_training_measured(folder: Path) -> None:
     for row in rows:
         last = json.loads((folder / row[0] / "metrics.jsonl").read_text().splitlines()[-1])
         for heading, key, form in (("Accuracy", "accuracy", ".2%"), ("NLL", "nll", ".4f"), ("Brier", "brier", ".4f")):
-            expected = [f"{last[f'{kind}_{key}']:{form}}" for kind in ("test", "point")][: 1 if row[0] == "sgd" else 2]
-            assert row[headings.index(heading)].replace("\u00a0", "").split() == expected
+            value, low, _, high = row[headings.index(heading)].replace("\u00a0", "").split()
+            assert value == f"{last[f'test_{key}']:{form}}"
+            assert float(low.strip("%")) <= float(value.strip("%")) <= float(high.strip("%"))
+    _, *points = Page((folder / "report.html").read_text()).tables[1]  # the point beside the average
+    assert "sgd" not in [row[0] for row in points]
+    for row in points:
+        last = json.loads((folder / row[0] / "metrics.jsonl").read_text().splitlines()[-1])
+        assert row[1:3] == [f"{last['point_nll']:.4f}", f"{last['test_nll']:.4f}"]
+
+
+def test_the_page_says_where_averaging_hurts_and_what_is_decided(folder: Path) -> None:
+    """A run against itself is undecided; one whose probabilities are turned about is worse, beyond chance."""
+    good, same, bad = gather(runs(folder, "sgd", "additive", "affine"))
+    same = dataclasses.replace(good, name="same", number=1)
+    turned = dataclasses.replace(good.marginal, probabilities=good.marginal.probabilities.flip(1))
+    bad = dataclasses.replace(bad, marginal=turned, point=good.point, name="turned")
+    assert not good.against(same, "nll").decided
+    assert not any(cell.best for cell in _judged([good, same], good.task.figures[1]))
+    assert [cell.best for cell in _judged([good, same, bad], good.task.figures[1])] == [True, True, False]
+    [sentence] = hurt([bad])
+    assert "makes turned worse" in sentence
+    assert hurt([good]) == []
 
 
 def test_the_lead_names_all_that_tie(folder: Path) -> None:
@@ -145,8 +166,8 @@ def test_the_lead_names_all_that_tie(folder: Path) -> None:
     for run, (nll, accuracy) in zip(found, [(0.2, 0.9), (0.1, 0.95), (0.3, 0.95)], strict=True):
         run.metrics.update(nll=nll, accuracy=accuracy)
     _, lead = title_and_lead(found)
-    lowest, highest = lead.split("; ")
-    assert ("additive" in lowest, "0.1000" in lowest, "affine" in lowest, "sgd" in lowest) == (True, True, False, False)
+    lowest, highest = lead.split(". ")[1:]
+    assert ("additive" in lowest, "0.1000" in lowest, "affine has" in lowest, "sgd" in lowest) == (True, True, False, False)
     assert ("additive and affine" in highest, "95.00 %" in highest, "sgd" in highest) == (True, True, False)
 
 

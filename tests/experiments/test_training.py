@@ -151,7 +151,7 @@ def test_every_sample_has_its_part_of_a_batch(tmp_path: Path, monkeypatch: pytes
         sizes.append(len(labels))
         return torch.nn.functional.cross_entropy(logits, labels)
 
-    monkeypatch.setattr(sys.modules["liebayes.experiments.train"], "cross_entropy", recording)
+    monkeypatch.setattr(sys.modules["liebayes.experiments.tasks"], "cross_entropy", recording)
     words = ["--mc-samples", "4", "--split-batch", "--output", str(tmp_path / "run")]
     assert main(["train", *QUICK, *words]) == 0
     images = 1437

@@ -100,6 +100,7 @@ def test_initial_signals_neither_vanish_nor_explode(make) -> None:
         (lambda: resnet20((3, 32)), "height, width"),
         (lambda: resnet20(classes=0), "classes"),
         (lambda: FilterResponseNorm(0), "at least 1"),
+        (lambda: FilterResponseNorm(1, initial_threshold=math.nan), "finite"),
         (lambda: FilterResponseNorm(3)(torch.zeros(1, 4, 2, 2)), "3 channels"),
     ],
 )
@@ -125,6 +126,13 @@ def test_filter_response_norm_against_its_formula(positions: tuple[int, ...]) ->
             gamma, beta, tau = norm.gamma[c].item(), norm.beta[c].item(), norm.tau[c].item()
             for value, result in zip(values, got[n][c], strict=True):
                 assert result == pytest.approx(max(gamma * value / math.sqrt(nu2 + 0.01) + beta, tau), rel=1e-12)
+
+
+def test_thresholds_start_where_they_are_told() -> None:
+    thresholds = [m.tau for m in resnet20(width=4, initial_threshold=-1.0).modules() if isinstance(m, FilterResponseNorm)]
+    assert len(thresholds) == 19 + 2  # one for each convolution, two of them shortcuts
+    assert all(tau.eq(-1).all() for tau in thresholds)
+    assert all(m.tau.eq(0).all() for m in resnet20(width=4).modules() if isinstance(m, FilterResponseNorm))
 
 
 def test_filter_response_norm_in_16_bits() -> None:

@@ -23,6 +23,7 @@ CASES: list[tuple[LieGroup[Any], Base, Metric, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.skipif(not store.COMPILES, reason="this torch cannot compile the step as one graph")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("group", "base", "metric", "settings"), CASES, ids=str)
 def test_a_compiled_step_is_one_graph_and_equals_the_eager_one(

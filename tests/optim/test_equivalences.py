@@ -297,7 +297,7 @@ def test_the_noise_of_the_oracle_is_the_base() -> None:
 
 
 @pytest.mark.parametrize("foreach", [True, False])
-@pytest.mark.parametrize("kind", [lb.AdditiveBLR, lb.AffineBLR, lb.MultiplicativeBLR])
+@pytest.mark.parametrize("kind", [lb.AdditiveBLR, partial(lb.AffineBLR, curvature="samples"), lb.MultiplicativeBLR])
 def test_a_callable_prior_equals_its_precision(kind: Any, foreach: bool) -> None:
     results = []
     for prior in (30.0, lambda theta: 15.0 * theta.square().sum()):

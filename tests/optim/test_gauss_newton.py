@@ -16,6 +16,7 @@ import liebayes as lb
 from liebayes import native
 from liebayes.bases import Base, Cauchy, Gumbel, Laplace, Normal, StudentT, Uniform
 from liebayes.groups import Additive, Affine, DiagonalAffine, Kronecker, LieGroup, Multiplicative, TriangularAffine
+from liebayes.optim.rule import GaussNewtonRule
 
 GROUPS: list[LieGroup[Any]] = [DiagonalAffine(), TriangularAffine(), Kronecker(), Kronecker(right="diagonal")]
 
@@ -150,7 +151,7 @@ def test_ten_epochs_on_the_digits(kind: str, limit: float) -> None:
     torch.manual_seed(0)
     model = nn.Linear(65, 10, bias=False)
     if kind == "affine":
-        optimizer = optimizer_for(model.parameters(), DiagonalAffine(), data_size=len(y))
+        optimizer = lb.AffineBLR(model.parameters(), data_size=len(y), prior=1.0)
     else:
         optimizer = lb.KroneckerBLR(model.parameters(), data_size=len(y), prior=1.0)
     train(optimizer, lambda i: cross_entropy(model(x[i]), y[i]), 10, len(y), 32)
@@ -161,11 +162,13 @@ def test_ten_epochs_on_the_digits(kind: str, limit: float) -> None:
 # By the kernel and in torch.
 
 
-def all_tensors(base: Base, samples: int, monkeypatch: pytest.MonkeyPatch, fast: bool) -> dict[str, Tensor]:
+def all_tensors(
+    base: Base, samples: int, prior: float | None, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> dict[str, Tensor]:
     torch.manual_seed(0)
     parameters = [nn.Parameter(torch.randn(shape)) for shape in ((40, 60), (7,), (5000,), (2, 3, 4, 5))]
     parameters[3].data = parameters[3].data.to(memory_format=torch.channels_last)
-    optimizer = optimizer_for(parameters, DiagonalAffine(), base, lr=0.1, noise="philox", mc_samples=samples)
+    optimizer = optimizer_for(parameters, DiagonalAffine(), base, lr=0.1, noise="philox", mc_samples=samples, prior=prior)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -184,10 +187,12 @@ def all_tensors(base: Base, samples: int, monkeypatch: pytest.MonkeyPatch, fast:
 
 @pytest.mark.skipif(not native.available(), reason="the native kernel is not built here")
 @pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("prior", [1.0, None])
 @pytest.mark.parametrize("base", [Normal(0.3), Laplace(0.2)], ids=repr)
-def test_the_kernel_agrees(base: Base, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, expected = (all_tensors(base, samples, monkeypatch, fast) for fast in (True, False))
-    eps = torch.finfo(torch.float32).eps
+def test_the_kernel_agrees(base: Base, samples: int, prior: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, expected = (all_tensors(base, samples, prior, monkeypatch, fast) for fast in (True, False))
+    # Without a prior steps see 1 − A²·floor, of which SEEN or more is left: its relative error is that much larger.
+    eps = torch.finfo(torch.float32).eps / (GaussNewtonRule.SEEN if prior is None else 1.0)
     for name, value in expected.items():
         # A few roundings a step of the largest number of the tensor; traces are sums of thousands of signed numbers.
         atol = 1e-6 if "traces" in name else float(16 * eps * value.abs().max())
@@ -321,8 +326,8 @@ def test_widths_turn_about_the_mean(group: LieGroup[Any]) -> None:
 
 @pytest.mark.parametrize("group", [DiagonalAffine(), Kronecker()], ids=repr)
 def test_the_length_of_a_step(group: LieGroup[Any]) -> None:
-    """lr over the inputs, or times size/√inputs, whatever the loss, the number of data and the width are."""
-    unit = 2 / math.sqrt(5) if group.elementwise else 1 / 5
+    """lr over the inputs, or times size/√inputs, whatever the loss, N and the width are; elementwise it grows to that."""
+    unit = 2 / math.sqrt(5) / GaussNewtonRule.STEPS_UP if group.elementwise else 1 / 5
     for scale, N in ((1.0, 100), (1e6, 100), (1.0, 10**6)):
         p = nn.Parameter(torch.full((4, 5), 2.0))
         optimizer = optimizer_for([p], group, data_size=N, lr=0.1, momentum=0.0, prior=0.0)
@@ -350,3 +355,36 @@ def test_what_cannot_be_is_refused(group: LieGroup[Any], settings: dict[str, Any
         optimizer_for([nn.Parameter(torch.ones(3))], group, **settings)
     with pytest.raises(ValueError, match="needs a group with a shift"):
         optimizer_for([nn.Parameter(torch.ones(3))], Multiplicative(), base=lb.bases.Rayleigh())
+
+
+def test_what_the_affine_rule_is() -> None:
+    """Widths from squares of gradients; an option of Alg. 3 makes it that, with its defaults."""
+
+    def settings(**given: Any) -> dict[str, Any]:
+        return lb.AffineBLR(network().parameters(), data_size=9, **given).param_groups[0]
+
+    plain, printed = settings(), settings(scale_lr=0.1)
+    assert (plain["curvature"], plain["lr"], plain["prior"], plain["temperature"]) == ("gauss-newton", 2.0, None, 0.01)
+    assert settings(prior=3.0)["temperature"] == 1.0
+    assert (printed["curvature"], printed["lr"], printed["prior"], printed["max_step"]) == ("samples", 1.0, 0.1, 0.2)
+    assert settings(max_step=None)["max_step"] is None  # which is not the default
+    with pytest.raises(TypeError, match=r'scale_lr: an option of Alg\. 3.*curvature="samples"'):
+        settings(scale_lr=0.1, curvature="gauss-newton")
+    with pytest.raises(ValueError, match="prior must be a precision"):
+        lb.LieGroupBLR(network().parameters(), DiagonalAffine(), Normal(), 0.1, data_size=9, prior=None)
+
+
+def test_without_a_prior_widths_stay_within_the_size_of_their_tensor() -> None:
+    """Of weights on which nothing depends the width is the limit, and steps of the others are Adam's."""
+    p = nn.Parameter(torch.cat([torch.full((2, 50), 0.3), torch.full((2, 50), -0.3)]))
+    optimizer = lb.AffineBLR([p], data_size=1000)
+    for _ in range(300):
+        with optimizer.sampled():
+            (p[:2] * torch.linspace(0.5, 500, 50)).sum().div(100).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    width = optimizer.families()[p].stddev
+    torch.testing.assert_close(width[2:], torch.full((2, 50), 0.3), rtol=0.01, atol=0.0)  # what is left of the start: 1e-3
+    assert bool((width <= 0.3 * 1.0001).all())
+    moved = 0.3 - p.detach()[:2]
+    assert float(moved.max() / moved.min()) < 1.5  # gradients differ by a thousand

@@ -24,25 +24,59 @@ def test_options_of_the_optimizer_are_refused_in_a_parameter_group(key: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "key", "meant"),
-    [("affine", "temprature", "temperature"), ("additive", "mc_sample", "mc_samples"), ("ivon", "dampin", "damping")],
+    ("kind", "key", "hint"),
+    [
+        ("affine", "temprature", "Did you mean 'temperature'"),
+        ("additive", "mc_sample", "Did you mean 'mc_samples'"),
+        ("ivon", "dampin", "Did you mean 'damping'"),
+        ("affine", "weight_decay", "prior = weight_decay·data_size"),
+        ("ivon", "betas", "Use momentum"),
+        ("affine", "colour", "The options are base, "),
+    ],
 )
-def test_a_misspelt_option_of_a_parameter_group_is_refused(kind: str, key: str, meant: str) -> None:
+def test_an_unknown_key_of_a_parameter_group_is_refused(kind: str, key: str, hint: str) -> None:
     optimizer = KINDS[kind]([nn.Parameter(torch.ones(2))])
-    with pytest.raises(ValueError, match=f"'{key}', which is no option.*Did you mean '{meant}'"):
+    with pytest.raises(TypeError, match=f"no option '{key}', which a parameter group has.*{hint}"):
         optimizer.add_param_group({"params": positive_layer().parameters(), key: 2})
     assert len(optimizer.param_groups) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_parameter_group_may_have_keys_of_its_own(kind: str) -> None:
-    """Names, and what schedulers, other optimizers and trainers write."""
-    own = "kind name initial_lr max_lr min_lr base_lr swa_lr base_momentum max_momentum lr_scale weight_decay fused betas eps"
+def test_a_parameter_group_may_have_keys_of_schedulers_and_trainers(kind: str) -> None:
+    own = "name initial_lr max_lr min_lr base_lr swa_lr base_momentum max_momentum lr_scale"
     optimizer = KINDS[kind]([{"params": positive_layer().parameters(), **dict.fromkeys(own.split(), 1)}])
     assert optimizer.param_groups[0]["lr_scale"] == 1
     if kind != "ivon":  # which refuses a base, also its own
         copied = {**optimizer.param_groups[0], "params": [nn.Parameter(torch.ones(2))], "initial_scale": 1.0, "scale_lr": None}
         optimizer.add_param_group(copied)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"weight_decay": 0.1}, r"AffineBLR has no option 'weight_decay'\. .*prior = weight_decay·data_size"),
+        ({"betas": (0.9, 0.999)}, "no option 'betas'.*Use momentum"),
+        ({"eps": 1e-8}, "no option 'eps'.*leave it out"),
+        ({"momentun": 0.9}, "no option 'momentun'.*Did you mean 'momentum'"),
+        ({"colour": "red"}, "no option 'colour'.*The options are base, "),
+        ({"lr": "0.1"}, r"lr must be a number.*'0.1'.*float\(lr\)"),
+        ({"lr": torch.tensor(0.1)}, r"lr must be a number.*float\(lr\)"),
+        ({"params": nn.Linear(2, 2)}, r"takes parameters, but got a Linear\. Pass model\.parameters\(\)"),
+    ],
+    ids=str,
+)
+def test_arguments_as_of_other_optimizers_are_refused_helpfully(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        lb.AffineBLR(**{"params": positive_layer().parameters(), "data_size": 100, **given})
+
+
+def test_a_subclass_may_take_options_of_its_own() -> None:
+    class Own(lb.AffineBLR):
+        def __init__(self, params: Any, **others: Any) -> None:
+            self.colour = others.pop("colour")
+            super().__init__(params, **others)
+
+    assert Own(positive_layer().parameters(), data_size=10, colour="red").colour == "red"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ def _linear_and_shift(g: Any, in_algebra: bool) -> tuple[Matrix, Matrix]:
             return _blocks(g.matrix), _column(g.shift)
         case "TriangularShift":
             return np.tril(_blocks(g.lower), -1) + np.diag(scale(_column(g.log_diagonal))), _column(g.shift)
+        case "LowRankShift":
+            rows, rank = g.columns.shape[-2:]
+            lower = np.pad(g.columns.detach().double().numpy(), [(0, 0)] * (g.columns.ndim - 1) + [(0, rows - rank)])
+            lower = block_diag(*lower.reshape(-1, rows, rows))
+            return np.tril(lower, -1) + np.diag(scale(_column(g.log_diagonal))), _column(g.shift)
         case "KroneckerShift":
             return _kronecker(g, in_algebra)
     parts = [_linear_and_shift(part, in_algebra) for part in (g.values() if isinstance(g, dict) else g)]

@@ -164,12 +164,13 @@ def test_prediction_leaves_the_model_as_it_was() -> None:
         ([], {}, "no batch"),
         ((X, X), {}, "but is a tuple"),
         (X.split(5), {}, r"but is a tuple.*list\(\.\.\.\)"),
-        (X.numpy(), {}, r"but is a ndarray.*torch\.as_tensor"),
-        ({"x": X}, {}, "but is a dict"),
+        ({"x": 1}, {}, "must have a tensor at least, but has: x"),
+        ({"x": X[:0]}, {}, "empty"),
+        ({"x": X, "y": X[:3]}, {"batch_size": 2}, "of one length, but they have"),
         (None, {}, "but is a NoneType"),
         ([(X, X, Y)], {}, "but has: Tensor, Tensor, Tensor"),
-        ([{"x": X}], {}, "but has: dict"),
-        ([X.numpy()], {}, r"but has: ndarray.*torch\.as_tensor"),
+        ([{}], {}, "must have a tensor at least, but has: nothing"),
+        (X, {"output": "logits"}, "output must be a function"),
     ],
     ids=lambda value: None if isinstance(value, Tensor) else type(value).__name__,
 )
@@ -201,7 +202,7 @@ class Answering(nn.Module):
 @pytest.mark.parametrize(
     ("task", "answer", "said"),
     [
-        ("classification", lambda y: {"logits": y}, "logits as a tensor, but returned a dict"),
+        ("classification", lambda y: {"scores": y}, "have logits in its output, but has: scores"),
         ("classification", lambda y: y.view(-1, 2, 3), r"the shape is \(20, 2, 3\)"),
         ("regression", lambda y: (y, y, y), "a mean, or a pair .* returned a tuple"),
         ("regression", lambda y: (y, 1.0), "a variance as a tensor, but returned a float"),
@@ -211,3 +212,21 @@ def test_model_outputs_that_are_no_predictions_are_refused(task: Any, answer: Ca
     model = Answering(answer)
     with pytest.raises(ValueError, match=said):
         posterior_of(model, steps=0).predict(X, 2, task=task)
+
+
+def test_arrays_of_numpy_are_tensors() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    posterior = lb.AffineBLR(model.parameters(), data_size=9).posterior(model)
+    x = torch.randn(6, 3)
+    expected = posterior.predict(x, 4).probabilities
+    whole, wide = x.numpy(), x.double().numpy()  # float64 is what numpy makes of numbers
+    for inputs in (whole, wide, [whole[:4], wide[4:]], [(whole, [0] * 6)]):
+        assert torch.equal(posterior.predict(inputs, 4).probabilities, expected)
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, target, reduction="sum")
+
+    labels = torch.zeros(6, dtype=torch.int64)
+    by_tensors = posterior.free_energy([(x, labels)], loss, prior=1.0, samples=2)
+    assert posterior.free_energy([(whole, labels.numpy())], loss, prior=1.0, samples=2) == by_tensors

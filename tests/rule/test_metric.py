@@ -146,7 +146,7 @@ def test_quadrature_block_equals_the_closed_one() -> None:
     for base in (Normal(), Normal(1e-3), Normal(1e3), Gumbel(0.7), Cauchy(2.0), StudentT(4, 0.5)):
         plain, closed = PlainDiagonalAffine(), DiagonalAffine()
         form = Fisher().on(plain, base, plain.identity(like))
-        X = Seeded(GROUPS[8], like, 0).vector()
+        X = Seeded(next(case for case in GROUPS if case.group == plain), like, 0).vector()
         theirs = closed.flat(closed.identity(like)._replace(log_scale=X.log_scale, shift=X.shift), base)
         torch.testing.assert_close(tuple(form.flat(X)), tuple(theirs), rtol=1e-7, atol=1e-9)
 

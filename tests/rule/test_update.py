@@ -19,6 +19,7 @@ from liebayes.groups import (
     Affine,
     DiagonalAffine,
     LogScale,
+    LowRankShift,
     MatrixShift,
     Multiplicative,
     ScaleShift,
@@ -52,13 +53,13 @@ def scales(g: Any) -> list[torch.Tensor]:
     def one(part: Any) -> torch.Tensor | None:
         if isinstance(part, (LogScale, ScaleShift)):
             return part.scale
-        if isinstance(part, TriangularShift):
+        if isinstance(part, (LowRankShift, TriangularShift)):
             return part.matrix.diagonal(dim1=-2, dim2=-1)
         if isinstance(part, MatrixShift):
             return torch.linalg.svdvals(part.matrix.double())
         return None
 
-    known = (LogScale, ScaleShift, TriangularShift, MatrixShift)
+    known = (LogScale, LowRankShift, ScaleShift, TriangularShift, MatrixShift)
     return [s for s in map(one, pytree.tree_leaves(g, is_leaf=lambda x: isinstance(x, known))) if s is not None]
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
-from liebayes.groups import Conjugated, KroneckerShift, MatrixShift, Product, TriangularShift
+from liebayes.groups import Conjugated, KroneckerShift, LowRankShift, MatrixShift, Product, TriangularShift
 
 from .registry import GroupCase
 
@@ -26,13 +26,15 @@ def in_the_algebra(X: Any) -> Any:
     def one(x: Any) -> Any:
         if isinstance(x, TriangularShift):
             return x._replace(lower=x.lower.tril(-1))
+        if isinstance(x, LowRankShift):
+            return x._replace(columns=x.columns.tril(-1))
         if isinstance(x, KroneckerShift):
             x = x._replace(left_lower=x.left_lower.tril(-1), right_lower=x.right_lower.tril(-1))
             if x.left_log_diagonal.numel() and x.right_log_diagonal.numel():
                 x = x._replace(right_log_diagonal=x.right_log_diagonal - x.right_log_diagonal.mean(-1, keepdim=True))
         return x
 
-    return pytree.tree_map(one, X, is_leaf=lambda x: isinstance(x, (KroneckerShift, TriangularShift)))
+    return pytree.tree_map(one, X, is_leaf=lambda x: isinstance(x, (KroneckerShift, LowRankShift, TriangularShift)))
 
 
 def vector(case: GroupCase, like: Any, numbers: Numbers, near: float) -> Any:

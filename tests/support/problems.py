@@ -36,7 +36,7 @@ def parameters_of(model: nn.Module) -> list[Tensor]:
 
 
 KINDS: dict[str, Callable[..., Any]] = {
-    "affine": lambda p, **more: lb.AffineBLR(p, lr=0.1, data_size=100, base=Normal(0.1), **more),
+    "affine": lambda p, **more: lb.AffineBLR(p, lr=0.1, data_size=100, base=Normal(0.1), **{"curvature": "samples", **more}),
     "additive": lambda p, **more: lb.AdditiveBLR(p, lr=0.1, data_size=100, base=Normal(0.1), **more),
     "multiplicative": lambda p, **more: lb.MultiplicativeBLR(p, 0.1, data_size=100, base=Rayleigh(), mc_samples=1, **more),
     "ivon": lambda p, **more: IVON(p, data_size=100, **more),

@@ -32,6 +32,7 @@ from liebayes.groups import (
     Kronecker,
     LieGroup,
     LowerBounded,
+    LowRankAffine,
     Multiplicative,
     Ordered,
     Positive,
@@ -66,7 +67,7 @@ class GroupCase:
     def exp_tolerance(self) -> float:
         """Rounding; or the error of torch.linalg.matrix_exp on one matrix, up to 2.5e-10 (pytorch issue 196592)."""
         inner = self.group.group if isinstance(self.group, Conjugated) else self.group
-        return 1e-9 if isinstance(inner, (Affine, Product, TriangularAffine)) else 1e-11
+        return 1e-9 if isinstance(inner, (Affine, LowRankAffine, Product, TriangularAffine)) else 1e-11
 
     @property
     def is_product(self) -> bool:
@@ -75,7 +76,7 @@ class GroupCase:
     @property
     def is_matrix(self) -> bool:
         inner = self.group.group if isinstance(self.group, Conjugated) else self.group
-        return isinstance(inner, (Affine, Kronecker, TriangularAffine))
+        return isinstance(inner, (Affine, Kronecker, LowRankAffine, TriangularAffine))
 
     @property
     def rounding(self) -> float:
@@ -96,6 +97,7 @@ GROUPS = [
     GroupCase("DiagonalAffine", DiagonalAffine(), ELEMENTWISE),
     GroupCase("Affine", Affine(), VECTORS, size=0.5),
     GroupCase("TriangularAffine", TriangularAffine(), VECTORS, size=0.7),
+    GroupCase("LowRankAffine", LowRankAffine(2), (_like(1), _like(4), _like(2, 3)), size=0.7),
     GroupCase("Product", Product(Multiplicative(), TriangularAffine()), ((_like(2), _like(2)), (_like(), _like(2, 2))), 0.7),
     GroupCase(
         "NamedProduct",

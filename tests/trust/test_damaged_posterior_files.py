@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.damage import mutant
 from support.posteriors import Net, assert_same, posterior_of
 from torch import Tensor
 
 from liebayes.posterior import Posterior
 from liebayes.posterior_file import checksum
-
-SECTOR = 512
 
 
 @pytest.fixture(scope="module")
@@ -26,30 +25,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Posterior, bytes]:
     posterior = posterior_of(Net())
     posterior.save(path)
     return posterior, path.read_bytes()
-
-
-def mutant(data: bytes, draw: random.Random) -> bytes:
-    """What disks, memories and transfers do to a file."""
-    at, length = draw.randrange(len(data)), draw.randrange(1, SECTOR)
-    if draw.random() < 0.5:  # the header has the structure
-        at = draw.randrange(min(len(data), 2500))
-    kind = draw.choice(["bit", "byte", "cut", "zeros", "removed", "inserted", "swapped"])
-    if kind == "bit":
-        return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
-    if kind == "byte":
-        return data[:at] + bytes([draw.randrange(256)]) + data[at + 1 :]
-    if kind == "cut":
-        return data[:at]
-    if kind == "zeros":
-        return data[:at] + bytes(len(data[at : at + length])) + data[at + length :]
-    if kind == "removed":
-        return data[:at] + data[at + length :]
-    if kind == "inserted":
-        return data[:at] + draw.randbytes(length) + data[at:]
-    other = draw.randrange(len(data))
-    swapped = bytearray(data)
-    swapped[at], swapped[other] = data[other], data[at]
-    return bytes(swapped)
 
 
 def load_or_message(path: Path) -> Posterior | str:

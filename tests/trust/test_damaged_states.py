@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from support.damage import mutate, places
 from support.posteriors import Net, X, Y, positive
 from support.problems import closure_for
 from torch import Tensor, nn
@@ -17,17 +17,12 @@ from torch import Tensor, nn
 import liebayes as lb
 from liebayes.baselines import IVON
 
-Path = tuple[Any, ...]
 KINDS: dict[str, Any] = {
     "affine": lb.AffineBLR,
     "adaptive": lambda parameters, **options: lb.MultiplicativeBLR(parameters, noise="philox", **options),
     "gauss-newton": lambda parameters, **options: lb.AffineBLR(parameters, curvature="gauss-newton", **options),
     "ivon": IVON,
 }
-JUNK = [
-    None, "x", "", -1, 10**30, 10**400, float("nan"), float("inf"), [], {}, True, 1.5, b"x", {"steps": 1},
-    torch.tensor(float("nan")), torch.ones(3, dtype=torch.long), torch.ones(2, 2).to_sparse(), torch.ones(1),
-]  # fmt: skip
 
 
 def built(kind: str, steps: int) -> tuple[nn.Module, lb.LieGroupBLR]:
@@ -36,29 +31,6 @@ def built(kind: str, steps: int) -> tuple[nn.Module, lb.LieGroupBLR]:
     for _ in range(steps):
         optimizer.step(closure_for(optimizer, model, X, Y))
     return model, optimizer
-
-
-def places(node: Any, at: Path = ()) -> Iterator[Path]:
-    """All entries of a tree."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
-        yield (*at, key)
-        yield from places(value, (*at, key))
-
-
-def mutate(tree: Any, place: Path, draw: random.Random) -> str:
-    """Takes an entry away, puts junk in its place, or NaN, an infinity or another shape into its tensor."""
-    for key in place[:-1]:
-        tree = tree[key]
-    value, kind = tree[place[-1]], draw.choice(["removed", "replaced", "replaced", "spoilt"])
-    if kind == "removed" and place[-1] != "remainder":  # which parameters of float32 need not have: 0 then
-        del tree[place[-1]]
-    elif kind == "spoilt" and isinstance(value, Tensor):
-        spoilt = value.clone()
-        spoilt.view(-1)[draw.randrange(spoilt.numel())] = draw.choice([float("nan"), float("inf"), -float("inf")])
-        tree[place[-1]] = draw.choice([spoilt, value.flatten(), value.flatten()[:1], value.to(torch.int32), value * 1j])
-    else:
-        tree[place[-1]] = draw.choice(JUNK)
-    return f"{place} {kind}: {value}"
 
 
 def load(optimizer: Any, state: Any) -> str | None:

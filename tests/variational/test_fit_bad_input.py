@@ -294,7 +294,7 @@ def test_the_last_good_member_survives_a_loss_that_turns_bad(
         nonlocal calls
         calls += 1  # once for each step: the samples are vectorised
         value = sum((t - 2).square().sum() for t in (theta if isinstance(theta, tuple) else (theta,)))
-        return value * bad if calls == last else value
+        return value * bad if calls >= last else value
 
     options = {"schedule": "constant", "tolerance": 0.0}
     with pytest.raises(lb.FitError, match=f"loss was not finite at step {last}.*last good member") as caught:
@@ -302,10 +302,37 @@ def test_the_last_good_member_survives_a_loss_that_turns_bad(
     assert caught.value.step == last
     kept = caught.value.family
     calls = -1000
-    expected = lb.fit(loss, group, base, start, steps=last - 1, **options)
+    with lb.Fit(loss, group, base, start, **options) as run:
+        for _ in range(last - 2):  # the member at which the loss was finite for the last time
+            run.step()
+        expected = run.family
     leaves = torch.utils._pytree.tree_leaves
     for a, b in zip(leaves(kept.element), leaves(expected.element), strict=True):
         assert torch.equal(a, b)
         assert torch.isfinite(a).all()
     assert kept.history.stopped == f"the loss was not finite at step {last}"
     assert all(torch.isfinite(t).all() for t in leaves(kept.sample((10,))))
+
+
+@pytest.mark.parametrize("group", [DiagonalAffine(), TriangularAffine()], ids=str)
+def test_a_loss_that_overflows_at_the_first_width_is_tried_at_narrower_ones(group: lb.groups.LieGroup) -> None:
+    """exp(60·θ) ends at θ = 1.5 in float32. The optimum of E[e^(60θ)] − 60·E[θ] has 60·width = 1 and 60·mean = −½."""
+    start = torch.zeros(2)
+    q = lb.fit(lambda t: (torch.exp(60 * t) - 60 * t).sum(), group, Normal(), start, steps=600)
+    assert q.history.retreats >= 1
+    assert q.history.converged
+    assert torch.allclose(60 * q.stddev, torch.ones(2), atol=0.03)
+    assert torch.allclose(60 * q.mean, torch.full((2,), -0.5), atol=0.03)
+
+
+def test_a_result_with_draws_outside_the_loss_is_not_called_converged() -> None:
+    calls = 0
+
+    def loss(t: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return t.square().sum() * (math.nan if calls == 10 else 1)  # among the fresh samples after eight steps
+
+    with pytest.warns(lb.FitWarning, match="not finite at some draws"):
+        q = lb.fit(loss, DiagonalAffine(), Normal(), torch.zeros(1), steps=8)
+    assert q.history.converged is lb.rule.Convergence.LOST

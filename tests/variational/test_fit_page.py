@@ -1,14 +1,11 @@
 """The code of docs/fit.md runs, and the eight schools are those of a grid."""
 
 import math
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "fit.md"
+from support.pages import run
 
 
 def eight_schools(effect: torch.Tensor, error: torch.Tensor) -> tuple[float, float, float]:
@@ -27,10 +24,8 @@ def eight_schools(effect: torch.Tensor, error: torch.Tensor) -> tuple[float, flo
     return float(mean), float((weights @ spread.square() - mean**2).sqrt()), float(evidence)
 
 
-def test_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(first, "docs/fit.md", "exec"), names)
+def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = run("docs/fit.md", tmp_path, which=slice(1))
     q, heavier, found = names["q"], names["heavier"], names["found"]
     mean, sd, evidence = eight_schools(names["effect"], names["error"])
     assert q.history.converged
@@ -41,6 +36,6 @@ def test_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert -q.history.final_objective < evidence
     assert float(found.mean["spread"]) == pytest.approx(mean, abs=0.1 * sd)
     assert float(found.stddev["spread"]) == pytest.approx(sd, rel=0.15)
-    exec(compile(second, "docs/fit.md", "exec"), names)
+    run("docs/fit.md", tmp_path, names, slice(1, None))
     assert names["q"].history.step[-1] <= 500
     assert "spread" in capsys.readouterr().out

@@ -1,6 +1,7 @@
-"""Readers of public data sets, and batches.
+"""Readers of public data sets and of your own files, and batches.
 
-    dataset = load("mnist", data_dir="...")              # or digits, fashion-mnist, cifar10, cifar100, tinyimagenet
+    dataset = load("mnist", data_dir="...")              # or digits, fashion-mnist, cifar10, ..., diabetes
+    dataset = from_path("houses.csv", target=["price"])  # or a folder of images, or an .npz file
     batches = Batches(dataset, batch_size=50, seed=0)
     for images, labels in batches.epoch(0): ...
 
@@ -12,14 +13,22 @@ in memory as bytes; crops, flips and normalisation happen on batches.
 from .augment import Augmentation, normalize
 from .batches import Batches
 from .cifar import cifar10, cifar100
+from .corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from .dataset import Dataset, from_tensors, stratified_folds
+from .diabetes import diabetes
 from .digits import digits
 from .errors import DataError, DataFileError, IncompleteDataWarning, MissingDataError
 from .idx import fashion_mnist, mnist
+from .own import arrays, as_task, from_path, is_path
+from .pictures import picture, picture_folder
 from .registry import Reader, load, names, register, unregister
+from .tables import TABLES, TableEncoding, Task, read_table, table
 from .tiny_imagenet import tiny_imagenet
 
 __all__ = [
+    "CORRUPTIONS",
+    "SEVERITIES",
+    "TABLES",
     "Augmentation",
     "Batches",
     "DataError",
@@ -28,17 +37,29 @@ __all__ = [
     "IncompleteDataWarning",
     "MissingDataError",
     "Reader",
+    "TableEncoding",
+    "Task",
+    "arrays",
+    "as_task",
     "cifar10",
     "cifar100",
+    "corrupted",
+    "diabetes",
     "digits",
     "fashion_mnist",
+    "from_path",
     "from_tensors",
+    "is_path",
     "load",
     "mnist",
     "names",
     "normalize",
+    "picture",
+    "picture_folder",
+    "read_table",
     "register",
     "stratified_folds",
+    "table",
     "tiny_imagenet",
     "unregister",
 ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from .dataset import Dataset, stratified_folds
+from .dataset import Dataset, split_rows
 
 
 def digits(data_dir: Path | str | None = None, download: bool = True) -> Dataset:
@@ -22,7 +22,7 @@ def digits(data_dir: Path | str | None = None, download: bool = True) -> Dataset
     pixels, target = load_digits(return_X_y=True)
     images = torch.as_tensor(pixels).mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
     labels = torch.as_tensor(target).to(torch.int64)
-    test = stratified_folds(labels, 5, seed=0) == 0
+    test = split_rows(labels)
     return Dataset(
         "digits",
         images[~test],

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from .cifar import cifar10, cifar100
 from .dataset import Dataset
+from .diabetes import diabetes
 from .digits import digits
 from .errors import DataError
 from .idx import fashion_mnist, mnist
@@ -28,6 +29,7 @@ _readers: dict[str, Reader] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "tinyimagenet": tiny_imagenet,
+    "diabetes": diabetes,
 }
 
 
@@ -53,8 +55,8 @@ def load(name: str = "digits", data_dir: str | os.PathLike[str] | None = None, d
         close = difflib.get_close_matches(_key(name), _readers, 1)
         raise DataError(
             f"there is no data set {name!r}{f'; did you mean {close[0]!r}?' if close else '.'} "
-            f"Known: {', '.join(_readers)}. For your own data, use Python: liebayes.experiments.train(settings, "
-            "dataset=...), or liebayes.data.register."
+            f"Known: {', '.join(_readers)}. Your own data are a table (.csv, .parquet), arrays (.npz) or a folder of images; "
+            "from Python, see liebayes.data.register."
         )
     return reader(None if data_dir is None else Path(data_dir), download)
 

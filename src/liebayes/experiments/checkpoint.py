@@ -81,7 +81,9 @@ def load(path: Path) -> dict[str, Any]:
         if _checksum(text, tensors) != metadata["checksum"]:
             raise CheckpointError(f"{path} is damaged: its checksum does not match its content.")
         return _rebuild(json.loads(text), tensors)
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, KeyError, OSError) as error:
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {error}.") from error
 
 

@@ -17,13 +17,14 @@ from .. import __version__, data, native
 from ..atomic_write import atomic_write
 from .command_line import arguments_of, parse, summary_of
 from .defaults import default_text, resolved
+from .inputs import read_inputs
 from .load_run import open_run
-from .pictures import read_images
 from .reproduce.command import reproduce
 from .run_directory import RunDirectory, RunError, writable
 from .settings import SettingsError, TrainSettings
 from .sweep import sweep as sweep_runs
 from .tables import comparison, figures, show
+from .tasks import task_of
 from .train import evaluate as evaluate_posterior
 from .train import predictive_samples
 from .train import train as train_run
@@ -96,7 +97,8 @@ def train(*, from_file: Path | None = None, **given: Any) -> None:
 def evaluate(runs: tuple[Path, ...], *, samples: int = 32, data_dir: Path | None = None, json: bool = False) -> None:
     """Evaluate trained runs again, on their test data or on the images they held out.
 
-    Prints accuracy, NLL, ECE, Brier score and entropy of the predictive marginal and of the point estimate.
+    Prints the figures of the predictive marginal and of the point estimate: of classes accuracy, NLL, ECE and Brier score; of
+    numbers RMSE, NLL, CRPS, how many of the targets lie in 90 % intervals, calibration of quantiles, and sharpness.
 
     Args:
         runs: run directories.
@@ -126,14 +128,16 @@ def predict(
     output: Path | None = None,
     data_dir: Path | None = None,
 ) -> None:
-    """Classify images with a trained run.
+    """Predict with a trained run: classes of images, or what the rows of a table are to be predicted for.
 
-    Prints one JSON line per image: class, confidence, entropy, mutual information and all probabilities.
+    Prints one JSON line per input. Classes: class, confidence, entropy, mutual information and all probabilities. Numbers:
+    mean, standard deviation, an interval that should hold 90 %, and what of the deviation is noise or due to the weights.
 
     Args:
         run: a run directory.
-        inputs: image files (PNG, JPEG, ...), folders of them, or arrays (.npy, .pt) of shape (N, C, H, W) or (N, H, W) in the
-            format of the data set. Image files are converted to the channels and the size of the data set.
+        inputs: image files (PNG, JPEG, ...), folders of them, tables with the columns of the training table, or arrays (.npy,
+            .pt) of shape (N, C, H, W), (N, H, W) or (N, features) in the format of the data set. Image files are converted to
+            the channels and the size of the data set.
         samples: samples from the posterior predictive.
         invert: exchange dark and light, for example to give ink on paper to a network trained on mnist.
         output: the file to write, instead of the standard output.
@@ -143,25 +147,45 @@ def predict(
     if output is not None and output.exists():
         raise SettingsError(f"{output} exists already; choose another --output.")
     posterior, dataset, _ = open_run(run, data_dir)
-    names, images = read_images(inputs, dataset, invert=invert)
-    prediction = posterior.predict(dataset.normalize(images), samples, batch_size=500)
-    lines = []
-    for i, p in enumerate(prediction.probabilities):
-        best = int(p.argmax())
-        entry = {
-            "input": names[i],
-            "class": dataset.class_names[best],
-            "confidence": round(float(p[best]), 6),
-            "entropy": round(float(prediction.entropy[i]), 6),
-            "mutual_information": round(float(prediction.mutual_information[i]), 6),
-            "probabilities": [round(float(x), 6) for x in p],
-        }
-        lines.append(dumps(entry) + "\n")
+    names, images = read_inputs(inputs, dataset, invert=invert)
+    task = task_of(dataset)
+    prediction = task.predict(posterior, dataset.normalize(images), samples)
+    lines = [dumps({"input": name, **task.described(prediction, i, dataset)}) + "\n" for i, name in enumerate(names)]
     if output is None:
         sys.stdout.writelines(lines)
         return
     with writable(output), atomic_write(output) as partial:
         partial.write_text("".join(lines), encoding="utf-8")
+
+
+@command
+def shift(
+    runs: tuple[Path, ...],
+    *,
+    output: Path = Path("shift"),
+    samples: int = 32,
+    images: int | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    """Evaluate trained runs on corrupted test images: noise, blur, contrast, brightness and JPEG at five severities.
+
+    Writes a file of results for each run, and shift.md and shift.png about all results in the output, where seeds of one
+    method (names that differ in their last number) are one line. Runs measured before are not measured again.
+
+    Args:
+        runs: run directories of finished runs.
+        output: the folder for the results, the table and the picture.
+        samples: samples from the posterior predictive.
+        images: how many test images, the first ones; all by default. There are 26 evaluations.
+        data_dir: the folder with the data sets, if it is not the one the runs used.
+    """
+    runs = _runs_among(runs)
+    _require_samples(samples)
+    from .shift import measure_shift
+
+    measure_shift(runs, output, samples, images, data_dir)
+    print(output / "shift.md")
+    print(output / "shift.png")
 
 
 @command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -11,14 +12,18 @@ from typing import Any
 
 from ..baselines import IVON, VOGN, ivon_opt
 from ..bases import Base
-from ..optim import AdditiveBLR, AffineBLR, MultiplicativeBLR
+from ..data import is_path
+from ..optim import AdditiveBLR, AffineBLR, KroneckerBLR, MultiplicativeBLR
+from ..optim.presets import AFFINE_LR, ALGORITHM_3
 from ..rule import Absorbed, Adaptive, Fisher, Metric
+from .precision import resolve_precision
 from .settings import Rule, SettingsError, TrainSettings, option, require_valid
 
 OPTIMIZERS: dict[Rule, Callable[..., Any]] = {
     "additive": AdditiveBLR,
     "multiplicative": MultiplicativeBLR,
     "affine": AffineBLR,
+    "kronecker": KroneckerBLR,
     "ivon": IVON,
     "vogn": VOGN,
     "ivon-opt": ivon_opt,
@@ -29,9 +34,13 @@ _LEFT_OUT = [field.name for field in dataclasses.fields(TrainSettings) if field.
 
 def _of_optimizer(rule: Rule) -> dict[str, Any]:
     """The arguments of the rule's optimizer that are settings, with their defaults written as settings."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(OPTIMIZERS[rule]).parameters.items()}
+    return _as_settings(defaults)
+
+
+def _as_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
-    for name, parameter in inspect.signature(OPTIMIZERS[rule]).parameters.items():
-        value = parameter.default
+    for name, value in arguments.items():
         if isinstance(value, Metric):
             value = next(known for known, metric in METRICS.items() if metric == value)
         elif isinstance(value, Base):
@@ -40,9 +49,13 @@ def _of_optimizer(rule: Rule) -> dict[str, Any]:
     return {name: found[name] for name in _LEFT_OUT if name in found}
 
 
+_PRINTED = _as_settings(ALGORITHM_3)
+OF_ALGORITHM_3 = tuple(name for name in _PRINTED if name not in ("lr", "temperature", "prior_precision"))
+"""Settings that only the affine rule with --curvature samples has."""
 _SGD = {"lr": 0.1, "momentum": 0.9, "prior_precision": 0.1}
 TAKES: dict[Rule, dict[str, Any]] = {"sgd": _SGD, **{rule: _of_optimizer(rule) for rule in OPTIMIZERS}}
 """The settings that each rule's optimizer takes, and their defaults."""
+TAKES["affine"] |= dict.fromkeys(OF_ALGORITHM_3)
 RULES: dict[Rule, dict[str, Any]] = {rule: {"signs": "none", "mc_samples": 1, **own} for rule, own in TAKES.items()}
 RULES["multiplicative"]["signs"] = "plus-minus"
 for _rule in ("sgd", "additive"):  # the entropy does not change: settings.json has always said so
@@ -57,6 +70,7 @@ DATASETS: dict[str, dict[str, Any]] = {
     "cifar10": _COLOUR_IMAGES,
     "cifar100": _COLOUR_IMAGES,
     "tinyimagenet": _COLOUR_IMAGES,
+    "diabetes": {"model": "mlp", "epochs": 60, "batch_size": 32, "augment": False, "threads": 1},
 }
 _EXCEPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     # Chosen by cross-validation: benchmarks/digits.py, which also has SGD with the same regulariser.
@@ -73,25 +87,50 @@ _EXCEPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("mnist", "multiplicative"): {"lr": 0.03, "prior_precision": 25.0, "temperature": 0.006},
     ("fashion-mnist", "multiplicative"): {"lr": 0.03, "prior_precision": 25.0, "temperature": 0.006},
 }
+_NARROW = {"base": "Normal(0.02)", "lr": 0.1}
+_REGRESSION: dict[str, dict[str, Any]] = {"affine": _NARROW, "additive": _NARROW}
+"""For numbers to predict: with few data Normal(3/√N) is wider than the weights. Chosen on 70 held-out patients of diabetes."""
 
 
 def resolved(settings: TrainSettings) -> TrainSettings:
     """The settings with every default filled in. Refuses invalid and contradictory ones."""
     settings = TrainSettings.from_json(settings.to_json())  # Python callers may have given values of the wrong type
-    dataset = settings.dataset.strip().lower().replace("_", "-")
+    dataset, path = settings.dataset.strip().lower().replace("_", "-"), is_path(settings.dataset)
+    if path:  # files are found again from any folder
+        dataset = Path(settings.dataset).stem
+        here = {name: getattr(settings, name) for name in ("dataset", "test_data")}
+        absolute = {name: str(Path(path).absolute()) for name, path in here.items() if path is not None}
+        settings = dataclasses.replace(settings, **absolute)
+    regression = settings.task == "regression" or dataset == "diabetes"
     defaults = {
         **RULES[settings.rule],
         **DATASETS.get(dataset, _OTHER_DATA),
         **_EXCEPTIONS.get((dataset, settings.rule), {}),
+        **(_REGRESSION.get(settings.rule, {}) if regression else {}),
         "output": Path("runs") / f"{dataset}-{settings.rule}-{settings.seed}",
     }
+    if settings.rule == "affine":
+        defaults = _of_affine(settings, defaults, regression)
     missing = {name: value for name, value in defaults.items() if getattr(settings, name) is None}
-    full = dataclasses.replace(settings, dataset=dataset, **missing)
+    missing["precision"] = resolve_precision(settings.precision)
+    full = dataclasses.replace(settings, dataset=settings.dataset if path else dataset, **missing)
     if full.warmup_epochs is None:
         full = dataclasses.replace(full, warmup_epochs=min(5.0, 0.05 * (full.epochs or 0)))
     require_valid(full)
     _require_taken(full)
     return full
+
+
+def _of_affine(settings: TrainSettings, defaults: dict[str, Any], regression: bool) -> dict[str, Any]:
+    """The defaults of the affine rule. A setting of Alg. 3 asks for it, and regression does with its narrow base."""
+    printed = [name for name in OF_ALGORITHM_3 if getattr(settings, name) is not None]
+    curvature = settings.curvature or ("samples" if printed or regression else "gauss-newton")
+    if curvature == "samples":
+        return {**_PRINTED, **{name: value for name, value in defaults.items() if value is not None}, "curvature": curvature}
+    if printed:
+        raise SettingsError(f"{option(printed[0])} belongs to --curvature samples: leave it out, or ask for that.")
+    own = {name: TAKES["affine"][name] for name in _PRINTED}
+    return {**defaults, **own, "base": None, "curvature": curvature, "lr": AFFINE_LR}
 
 
 def _require_taken(settings: TrainSettings) -> None:
@@ -107,10 +146,14 @@ def _require_taken(settings: TrainSettings) -> None:
 
 _IN_WORDS = {
     "data_dir": "$LIEBAYES_DATA, or a folder in the user's cache",
-    "base": "Rayleigh(1.0) for multiplicative; otherwise Normal(3/√N)",
-    "threads": "1 for digits; otherwise torch's own choice",
+    "base": "Rayleigh(1.0) for multiplicative; Normal(1.0) for kronecker, and for affine unless its curvature is that of "
+    "samples; otherwise Normal(3/√N), and Normal(0.02) for regression",
+    "threads": "1 for digits and diabetes; otherwise torch's own choice",
+    "task": "as the data say",
+    "image_size": "as they are",
     "warmup_epochs": "5 % of the run, at most 5",
     "output": "runs/DATASET-RULE-SEED",
+    **dict.fromkeys(("target", "ignore", "test_data"), ""),
 }
 """Defaults that are not constants."""
 
@@ -127,10 +170,15 @@ def default_text(name: str) -> str:
     if name in _IN_WORDS:
         return _IN_WORDS[name]
     datasets = [*DATASETS, "your own data"]
-    full = {(d, r): getattr(resolved(TrainSettings(dataset=d, rule=r)), name) for d in datasets for r in RULES}
+    full = {pair: getattr(settings, name) for pair, settings in _every_default().items()}
     by_rule = {r: _within({d: full[d, r] for d in datasets}) for r in RULES}
     by_dataset = {d: _within({r: full[d, r] for r in RULES}) for d in datasets}
     return min(_across(by_dataset), _across(by_rule), key=lambda text: ("(" in text, len(text)))
+
+
+@functools.cache
+def _every_default() -> dict[tuple[str, Rule], TrainSettings]:
+    return {(d, r): resolved(TrainSettings(dataset=d, rule=r)) for d in [*DATASETS, "your own data"] for r in RULES}
 
 
 def _grouped(values: Mapping[str, Any]) -> tuple[dict[str, str], str]:

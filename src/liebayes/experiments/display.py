@@ -8,6 +8,7 @@ from typing import Any
 
 from ..variational.progress import ProgressBar
 from .settings import TrainSettings
+from .tasks import task_of_line
 
 
 class Display:
@@ -31,9 +32,12 @@ class Display:
     def epoch(self, line: Mapping[str, Any]) -> None:
         """Call after every epoch, with its line of metrics.jsonl."""
         figures = ""
-        if "test_accuracy" in line:
+        if "test_nll" in line:
             on = "held out" if self.settings.held_out else "test"
-            figures = f"{on} {100 * line['test_accuracy']:.2f} %  NLL {line['test_nll']:.4f}  ECE {line['test_ece']:.4f}  "
+            first, *others = task_of_line(line).figures[:3]
+            head = "" if first.name == "accuracy" else f"{first.heading} "
+            rest = [f"{figure.heading} {figure.text(line[f'test_{figure.name}'])}  " for figure in others]
+            figures = f"{on} {head}{first.text(line[f'test_{first.name}'])}  {''.join(rest)}"
             self._last_figures = f"after epoch {line['epoch']}: {figures}"
         head = f"epoch {line['epoch']}/{self.settings.epochs}  loss {line['train_loss']:.4f}  "
         self.bar.line(head + figures + self._speed(line["bounded"]))

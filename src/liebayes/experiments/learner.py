@@ -16,25 +16,34 @@ from ..groups import Additive, Shift
 from ..optim import LieGroupBLR, default_base, local_gradients
 from ..posterior import Posterior, unwrap
 from ..rule import Absorbed, Family
-from .defaults import METRICS, OPTIMIZERS, TAKES
+from .defaults import METRICS, OF_ALGORITHM_3, OPTIMIZERS, TAKES
+from .own_model import own_network
 from .processes import Team
 from .settings import SettingsError, TrainSettings
+from .tasks import Task, task_of
 
 
 def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
     """The network for a data set, with its sign constraint. The seed determines the initial weights."""
-    shape, classes = dataset.image_shape, dataset.num_classes
+    shape, task = dataset.image_shape, task_of(dataset)
+    if settings.noise != "learned" and dataset.kind != "regression":
+        raise SettingsError(f"--noise {settings.noise} is for regression, but {dataset.name} is for {dataset.kind}.")
+    outputs = task.outputs(dataset, settings.noise)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        if settings.model == "mlp":
+        if ":" in (settings.model or ""):
+            model: nn.Module = own_network(settings.model or "", shape, outputs, dataset.train_images.dtype)
+        elif settings.model == "mlp":
             hidden = (1024, 512, 256, 256, 256) if math.prod(shape) >= 784 else (128,)
-            model: nn.Module = networks.mlp(shape, classes, hidden=hidden)
+            model = networks.mlp(shape, outputs, hidden=hidden)
+        elif settings.model == "resnet20":
+            model = networks.resnet20(shape, outputs, initial_threshold=settings.initial_threshold)
         else:
-            model = {"lenet": networks.lenet, "resnet20": networks.resnet20}[settings.model or ""](shape, classes)
+            model = networks.lenet(shape, outputs)
         constraints = {"plus-minus": networks.plus_minus, "dale": networks.dale, "fixed": networks.fixed_sign}
         if settings.signs in constraints:
             constraints[settings.signs](model)
-    return model
+        return task.network(model, dataset, settings.noise)
 
 
 def effective_size(settings: TrainSettings, dataset: Dataset) -> int:
@@ -52,9 +61,14 @@ def build_optimizer(settings: TrainSettings, model: nn.Module, data_size: int) -
         return torch.optim.SGD(model.parameters(), settings.lr or 0.0, settings.momentum or 0.0, weight_decay=decay)
     taken = {name: getattr(settings, name) for name in TAKES[settings.rule]}
     taken["prior"] = taken.pop("prior_precision")
+    if taken.get("curvature") == "gauss-newton":
+        taken = {name: value for name, value in taken.items() if name not in OF_ALGORITHM_3}
     if "metric" in taken:
         taken["metric"] = METRICS[taken["metric"]]
-        taken["base"] = default_base(data_size) if taken["base"] is None else parse(taken["base"])
+        taken["base"] = taken["base"] or default_base(data_size)
+    base = taken.get("base")
+    if isinstance(base, str):
+        taken["base"] = parse(base)
     params: Any = model.named_parameters() if settings.rule != "ivon-opt" else model.parameters()
     if settings.rule == "multiplicative":
         params = networks.parameter_groups(model, {}, _beside_magnitudes(data_size))
@@ -94,7 +108,19 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
 
-    def restore(self, content: dict[str, Any]) -> None:
+    def restore(self, content: dict[str, Any], epochs: int, batches: int) -> None:
+        """Takes over what a checkpoint holds, if a run of so many epochs and batches can be there."""
+        sizes = [content.get(name) for name in ("loss_sum", "seconds")]
+        counts = [content.get(name) for name in ("epoch", "batch")]
+        if not (
+            content.keys() == vars(self).keys()
+            and all(type(count) is int and 0 <= count <= most for count, most in zip(counts, (epochs, batches), strict=True))
+            and all(isinstance(size, float) and math.isfinite(size) for size in sizes)
+            and isinstance(content["lines"], list)
+            and [line["epoch"] for line in content["lines"]] == list(range(1, content["epoch"] + 1))
+            and all(isinstance(value, (int, float)) for line in content["lines"] for value in line.values())
+        ):
+            raise ValueError("its progress is that of no such run")
         vars(self).update(content)
 
 
@@ -108,7 +134,8 @@ class Learner:
         try:
             dataset = dataset.held_out(settings.held_out)
             self.dataset: Dataset = dataset
-            if not len(dataset.test_labels) or len(dataset.class_names) < 2:
+            self.task: Task = task_of(dataset)
+            if not len(dataset.test_labels) or (dataset.kind == "classification" and len(dataset.class_names) < 2):
                 raise ValueError(
                     f"Evaluation needs test images of at least two classes, but {dataset.name} has "
                     f"{len(dataset.test_labels)} test images and {len(dataset.class_names)} classes."

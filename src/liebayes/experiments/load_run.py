@@ -12,6 +12,7 @@ from torch import nn
 from .. import data
 from ..posterior import Posterior
 from .learner import build_network
+from .own_data import OwnData, as_dataset, data_of
 from .run_directory import DamagedRunError, RunDirectory, RunError, fingerprint
 from .settings import TrainSettings
 
@@ -20,8 +21,16 @@ class OtherDataWarning(UserWarning):
     """The data set has changed since the run was trained."""
 
 
-def open_run(path: Path | str, data_dir: Path | None = None) -> tuple[Posterior, data.Dataset, TrainSettings]:
-    """Loads the posterior, the data set and the settings of a run."""
+def open_run(
+    path: Path | str, data_dir: Path | None = None, dataset: OwnData | None = None
+) -> tuple[Posterior, data.Dataset, TrainSettings]:
+    """Loads the posterior, the data set and the settings of a run.
+
+    Args:
+        path: the run directory.
+        data_dir: the folder with the data sets, if it is not the one the run used.
+        dataset: the data of a run on data of your own that are neither files nor stored with the run.
+    """
     directory = RunDirectory(Path(path))
     settings = directory.settings()
     if not directory.posterior.exists():
@@ -29,19 +38,15 @@ def open_run(path: Path | str, data_dir: Path | None = None) -> tuple[Posterior,
             f"{path} has no posterior: its training has not ended. Continue with: liebayes train --resume --output "
             f"{shlex.quote(str(path))}"
         )
-    if settings.dataset not in data.names():
-        raise RunError(
-            f"{path} was trained on {settings.dataset!r}, which is not a known data set: from Python, make it known with "
-            "liebayes.data.register and use liebayes.experiments.open_run."
-        )
-    dataset = data.load(settings.dataset, data_dir or settings.data_dir).held_out(settings.held_out)
-    if fingerprint(dataset) != directory.read_json("environment.json").get("data"):
+    own = None if dataset is None else data.as_task(as_dataset(dataset), settings.task)
+    found = (own or data_of(settings, directory.path, data_dir)).held_out(settings.held_out)
+    if fingerprint(found) != directory.read_json("environment.json").get("data"):
         warnings.warn(
             f"{settings.dataset!r} has changed since {path} was trained: its test images may have been training images.",
             OtherDataWarning,
             stacklevel=2,
         )
-    return load_posterior(directory, build_network(settings, dataset)), dataset, settings
+    return load_posterior(directory, build_network(settings, found)), found, settings
 
 
 def load_posterior(directory: RunDirectory, model: nn.Module) -> Posterior:

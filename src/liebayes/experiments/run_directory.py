@@ -5,6 +5,7 @@ environment.json    versions, command, git state, machine, a fingerprint of the 
 checkpoint.safetensors, previous-checkpoint.safetensors
 metrics.jsonl       one line per epoch
 posterior.safetensors   the result of training
+data.safetensors    tensors of yours that the run was trained on, if they are small
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from ..atomic_write import atomic_write
 from ..data import Dataset
 from . import checkpoint
 from .settings import BOOKKEEPING, SettingsError, TrainSettings
+
+FIRST_FILES = ("environment.json", "metrics.jsonl")
+"""What a run writes before settings.json, with which it has started."""
 
 
 class RunError(RuntimeError):
@@ -79,8 +83,9 @@ class RunDirectory:
             raise RunError(f"{here} holds no run to resume. Start one without --resume, or check --output.")
         if started and not resume:
             raise RunError(f"{here} holds a run already. Continue with --resume, or choose another --output.")
-        # A run killed during its start may have left hidden files, such as its lock.
-        if here.exists() and not started and any(not file.name.startswith(".") for file in here.iterdir()):
+        # A run killed during its start has left its lock, and may have left the files that come before settings.json.
+        ours = FIRST_FILES if (here / ".lock").exists() else ()
+        if here.exists() and not started and any(file.name[0] != "." and file.name not in ours for file in here.iterdir()):
             raise RunError(f"{here} is not empty and holds no run. Choose another --output.")
         nearest = next(folder for folder in (here, *here.absolute().parents) if folder.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -146,7 +151,7 @@ class RunDirectory:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"{self.path} holds no run: {name} is missing. Give the --output of a `liebayes train`.") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {error}. Nothing was changed; put a good copy there.") from error
         if not isinstance(content, dict):
             raise RunError(f"{path} is damaged: it holds no JSON object. Nothing was changed; put a good copy there.")
@@ -189,14 +194,14 @@ class RunDirectory:
             lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             if [line["epoch"] for line in lines] != list(range(1, len(lines) + 1)):
                 raise ValueError("its lines are not epochs 1, 2, ...")
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {error}. Nothing was changed; repair it, or move it away.") from error
         return lines
 
     def finished_metrics(self) -> list[dict[str, Any]]:
         """The lines of a run that has ended, the last one with test figures."""
         lines = self.metrics()
-        if not lines or "test_accuracy" not in lines[-1]:
+        if not lines or "test_nll" not in lines[-1]:
             raise RunError(f"{self.path / 'metrics.jsonl'} lacks the end of the run: train --resume writes it again.")
         return lines
 

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-Rule = Literal["sgd", "additive", "multiplicative", "affine", "ivon", "vogn", "ivon-opt"]
+Rule = Literal["sgd", "additive", "multiplicative", "affine", "kronecker", "ivon", "vogn", "ivon-opt"]
 Signs = Literal["none", "plus-minus", "dale", "fixed"]
 MetricName = Literal["absorbed", "fisher", "adaptive"]
+Schedule = Literal["cosine", "linear"]
+CurvatureName = Literal["samples", "gauss-newton"]
+Precision = Literal["auto", "float32", "bfloat16"]
+TaskName = Literal["classification", "binary", "multilabel", "regression"]
 
 MODELS = ("mlp", "lenet", "resnet20")
 BOOKKEEPING = frozenset(("output", "resume", "data_dir", "checkpoint_seconds"))
@@ -25,16 +29,36 @@ class TrainSettings:
     """Settings that are None get a default for the data set and the rule: see `resolved`."""
 
     dataset: str = "digits"
-    """digits (included), mnist, fashion-mnist, cifar10, cifar100 or tinyimagenet. To train on your own data, use Python:
-    liebayes.experiments.train(settings, dataset=...)."""
+    """digits and diabetes (included), mnist, fashion-mnist, cifar10, cifar100, tinyimagenet; or your own: a table (.csv, .tsv,
+    .parquet), arrays (.npz), or a folder with a folder of images for each class."""
+    task: TaskName | None = None
+    """What is predicted, where the data leave a choice."""
+    target: str | None = None
+    """Of a table, the column to be predicted; several are separated by commas."""
+    ignore: str | None = None
+    """Of a table, columns to leave out, separated by commas."""
+    test_data: str | None = None
+    """The file or folder with test data of your own; without it, a fifth of the data is held out for tests."""
+    image_size: int | None = None
+    """Resize the images of a folder to squares of this side."""
+    noise: str = "learned"
+    """Of regression, the noise of the targets: learned (one for all inputs), predicted (for every input), or its standard
+    deviation."""
     data_dir: Path | None = None
     """The folder with the data sets. Missing ones are downloaded into it."""
     held_out: int = 0
     """Hold out this many training images and evaluate on them instead of the test images, to choose settings."""
     model: str | None = None
-    """mlp, lenet or resnet20."""
+    """mlp, lenet or resnet20; or a function of yours, package.module:function, from the shape of an input and the number of
+    outputs to a network."""
+    initial_threshold: float = 0.0
+    """The thresholds of filter response normalisation before the first step (resnet20). -1 learns faster at first."""
     rule: Rule = "affine"
-    """The Lie-group rule with the additive, multiplicative or affine group, or a baseline: sgd, ivon, vogn, ivon-opt."""
+    """The Lie-group rule with the additive, multiplicative, affine or Kronecker group, or a baseline: sgd, ivon, vogn,
+    ivon-opt."""
+    curvature: CurvatureName | None = None
+    """Where widths come from (affine): squares of gradients, or samples as in Alg. 3, whose --scale-lr, --scale-momentum,
+    --metric and --max-step imply it."""
     base: str | None = None
     """The base distribution, such as Laplace(0.005)."""
     signs: Signs | None = None
@@ -69,7 +93,9 @@ class TrainSettings:
     max_step: float | None = None
     """The largest step in the Lie algebra."""
     warmup_epochs: float | None = None
-    """Epochs of linear warm-up, before the step size decays to zero along a cosine."""
+    """Epochs of linear warm-up, before the step size decays to zero."""
+    schedule: Schedule = "cosine"
+    """How the step size decays after the warm-up: along a cosine or a line."""
     augment: bool | None = None
     """Random crops and flips. N then counts every image four times."""
     predictive_samples: int = 32
@@ -82,6 +108,9 @@ class TrainSettings:
     """Determines the initial weights, the order of the data, the augmentation and all noise."""
     threads: int | None = None
     """CPU threads per process. Small networks are faster with one."""
+    precision: Precision = "float32"
+    """The arithmetic of the training passes; evaluations are in float32. auto is bfloat16 where the processor computes with
+    it, which is faster for convolutions, otherwise float32."""
     compile: bool = False
     """Compile the network with torch.compile: slower to start, faster for large networks."""
     output: Path | None = None
@@ -105,6 +134,8 @@ class TrainSettings:
             hint = f"did you mean {close[0]!r}?" if close else f"the settings are {', '.join(sorted(hints))}."
             raise SettingsError(f"there is no setting {unknown[0]!r}; {hint}")
         for name, value in content.items():
+            if isinstance(value, int) and value.bit_length() > 128:
+                raise SettingsError(f"{name} must be a number of at most 128 bits, but has {value.bit_length()}.")
             if not _fits(value, hints[name]):
                 raise SettingsError(f"{name} must be {type_in_words(hints[name])}, but is {value!r}.")
         paths = {key: Path(content[key]) for key in ("data_dir", "output") if content.get(key) is not None}
@@ -126,8 +157,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SettingsError(f"{path} is not JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{path} is not JSON that can be read: {error}.") from error
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -165,27 +196,33 @@ def require_valid(s: TrainSettings) -> None:
             if value is not None and not (math.isfinite(value) and holds(value)):
                 raise SettingsError(f"{option(name)} must be {what}, but is {value}.")
 
-    require("epochs batch_size mc_samples evaluate_every predictive_samples threads", lambda v: v >= 1, "at least 1")
+    require(
+        "epochs batch_size mc_samples image_size evaluate_every predictive_samples threads", lambda v: v >= 1, "at least 1"
+    )
     require("lr scale_lr max_step", lambda v: v > 0, "positive")
     require("temperature prior_precision damping initial_curvature", lambda v: v >= 0, "zero or positive")
     require("warmup_epochs checkpoint_seconds seed held_out", lambda v: v >= 0, "zero or positive")
     require("seed", lambda v: v < 2**63, "below 2^63")
+    require("initial_threshold", lambda v: True, "a finite number")
     require("momentum scale_momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
-    if s.model not in MODELS:
-        raise SettingsError(f"--model must be {', '.join(MODELS[:-1])} or {MODELS[-1]}, but is {s.model}.")
+    if s.model not in MODELS and ":" not in (s.model or ""):
+        raise SettingsError(f"--model must be {', '.join(MODELS)} or package.module:function, but is {s.model}.")
     if (s.warmup_epochs or 0) > (s.epochs or 1):
         raise SettingsError(f"--warmup-epochs {s.warmup_epochs} is more than the {s.epochs} --epochs of the run.")
     if s.rule == "multiplicative" and s.signs == "none":
         raise SettingsError("--rule multiplicative trains positive magnitudes: choose --signs plus-minus, dale or fixed.")
     if s.rule != "multiplicative" and s.signs != "none":
         raise SettingsError(f"--signs {s.signs} needs positive magnitudes, which only --rule multiplicative maintains.")
+    if s.initial_threshold and s.model != "resnet20":
+        raise SettingsError(f"--initial-threshold {s.initial_threshold} is for --model resnet20: {s.model} has no such norm.")
     if s.rule == "vogn" and s.compile:
         raise SettingsError("--rule vogn hooks into every layer for per-example gradients, so it cannot use --compile.")
 
 
 def learning_rate(settings: TrainSettings, progress: float) -> float:
-    """The step size after `progress` epochs, which may be a fraction: a linear warm-up, then a cosine to zero."""
+    """The step size after `progress` epochs, which may be a fraction: a linear warm-up, then a cosine or a line to zero."""
     lr, epochs, warmup = settings.lr or 0.0, settings.epochs or 1, settings.warmup_epochs or 0.0
     if progress < warmup:
         return lr * progress / warmup
-    return lr * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - warmup) / max(epochs - warmup, 1e-9))))
+    decayed = min(1.0, (progress - warmup) / max(epochs - warmup, 1e-9))
+    return lr * (1 - decayed if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * decayed)))

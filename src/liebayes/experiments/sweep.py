@@ -14,9 +14,8 @@ from .defaults import resolved
 from .processes import require_one_process
 from .run_directory import BusyRunError, RunDirectory, RunError, provenance, writable
 from .settings import BOOKKEEPING, SettingsError, TrainSettings, read_json
+from .tasks import task_of_line
 from .train import InterruptedRunError, train
-
-COLUMNS = ("test_accuracy", "test_nll", "test_ece", "point_nll", "seconds")
 
 
 def sweep(file: Path, output: Path) -> int:
@@ -97,7 +96,8 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
         return {**row, "failed": " ".join(str(error).split())}
     last = run.metrics()[-1]
     known = provenance(run.read_json("environment.json"), run.settings())
-    return {**row, **{column: last[column] for column in COLUMNS}, **known}
+    figures = [f"test_{figure.name}" for figure in task_of_line(last).figures]
+    return {**row, **{column: last[column] for column in (*figures, "point_nll", "seconds")}, **known}
 
 
 def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -107,11 +107,13 @@ def _write(output: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     directory.write_json("sweep.json", ordered, alone=False)
     judged = next((row["settings"]["held_out"] for row in ordered if "settings" in row), 0)
     on = f" on {judged:,} held out" if judged else ""
-    lines = [f"| run | accuracy{on} | NLL | ECE | point NLL | seconds |", "|---|---|---|---|---|---|"]
+    figures = task_of_line(next((row for row in ordered if "failed" not in row), {})).figures[:3]
+    first, *others = (figure.heading for figure in figures)
+    lines = [f"| run | {first}{on} | {' | '.join(others)} | point NLL | seconds |", "|---|---|---|---|---|---|"]
     for row in ordered:
         if "failed" in row:
             lines.append(f"| {row['run']} | failed: {row['failed']} | | | | |")
             continue
-        figures = [f"{100 * row['test_accuracy']:.2f} %", *(f"{row[c]:.4f}" for c in COLUMNS[1:4]), f"{row['seconds']:.1f}"]
-        lines.append(f"| {row['run']} | {' | '.join(figures)} |")
+        cells = [figure.text(row[f"test_{figure.name}"]) for figure in figures]
+        lines.append(f"| {row['run']} | {' | '.join(cells)} | {row['point_nll']:.4f} | {row['seconds']:.1f} |")
     directory.write_text("sweep.md", "\n".join(lines) + "\n", alone=False)

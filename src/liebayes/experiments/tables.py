@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,48 +12,59 @@ from rich.table import Table
 
 from .display import duration
 from .run_directory import RunDirectory
-
-KINDS = ("accuracy", "nll", "ece", "brier", "entropy")
+from .tasks import TASKS, Figure, task_of_line
 
 
 def show(table: Table) -> None:
-    """Prints a table."""
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    """Prints a table: within the width of a terminal; elsewhere, as in a pipe, with every row on one line."""
+    terminal = Console(highlight=False, markup=False, emoji=False)
+    if not terminal.is_terminal and "COLUMNS" not in os.environ:
+        terminal = Console(highlight=False, markup=False, emoji=False, width=10_000)
+    terminal.print(table)
 
 
 def comparison(runs: Sequence[Path]) -> Table:
     """The settings and the last figures of runs."""
-    table = _table(("run", "rule", "base"), ("epochs", "accuracy", "NLL", "ECE", "point NLL", "time"))
-    for name, path in zip(short_names(runs), runs, strict=True):
-        directory = RunDirectory(path)
+    directories = [RunDirectory(path) for path in runs]
+    evaluated = [[line for line in directory.metrics() if "test_nll" in line] for directory in directories]
+    shown = _shared([lines[-1] for lines in evaluated if lines], 3)
+    table = _table(("run", "rule", "base"), ("epochs", *(figure.heading for figure in shown), "point NLL", "time"))
+    for name, directory, figured in zip(short_names(runs), directories, evaluated, strict=True):
         settings = directory.settings()
         base = settings.base or ("default" if settings.rule in ("additive", "affine") else "")
         lines = directory.metrics()
-        evaluated = [line for line in lines if "test_accuracy" in line]
         done = f"{len(lines)}" if len(lines) == settings.epochs else f"{len(lines)} of {settings.epochs}"
-        if not evaluated:
-            table.add_row(name, settings.rule, base, done, "", "", "", "", "")
+        if not figured:
+            table.add_row(name, settings.rule, base, done, *[""] * (len(shown) + 2))
             continue
-        last = evaluated[-1]
-        done += "" if last is lines[-1] else f", figures of {last['epoch']}"
+        last = figured[-1]
+        done += "" if last is lines[-1] or last["epoch"] == len(lines) else f", figures of {last['epoch']}"
         done += ", held out" if settings.held_out else ""
-        figures = [f"{last[key]:.4f}" for key in ("test_nll", "test_ece", "point_nll")]
-        table.add_row(
-            name, settings.rule, base, done, f"{100 * last['test_accuracy']:.2f} %", *figures, duration(last["seconds"])
-        )
+        cells = [_cell(figure, last, "test") for figure in shown]
+        table.add_row(name, settings.rule, base, done, *cells, f"{last['point_nll']:.4f}", duration(last["seconds"]))
     return table
 
 
 def figures(results: Sequence[dict[str, Any]]) -> Table:
     """The metrics of runs: a row for the marginal and one for the point estimate."""
-    table = _table(("run", ""), ("accuracy", "NLL", "ECE", "Brier", "entropy"))
+    shown = _shared(results, 9)
+    table = _table(("run", ""), tuple(figure.heading for figure in shown))
     for name, result in zip(short_names([Path(result["run"]) for result in results]), results, strict=True):
         for label, prefix in (("marginal", "test"), ("point", "point")):
-            values = [result[f"{prefix}_{kind}"] for kind in KINDS]
-            table.add_row(
-                name if prefix == "test" else "", label, f"{100 * values[0]:.2f} %", *(f"{v:.4f}" for v in values[1:])
-            )
+            cells = [_cell(figure, result, prefix) for figure in shown]
+            table.add_row(name if prefix == "test" else "", label, *cells)
     return table
+
+
+def _shared(lines: Sequence[Mapping[str, Any]], most: int) -> list[Figure]:
+    """The figures of runs, the first ones of every task among them."""
+    tasks = dict.fromkeys(task_of_line(line) for line in lines) or {TASKS["classification"]: None}
+    return list(dict.fromkeys(figure for task in tasks for figure in task.figures[:most]))
+
+
+def _cell(figure: Figure, line: Mapping[str, Any], prefix: str) -> str:
+    value = line.get(f"{prefix}_{figure.name}")
+    return "" if value is None else figure.text(value)
 
 
 def _table(left: Sequence[str], right: Sequence[str]) -> Table:

@@ -20,10 +20,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.utils import _pytree as pytree
 
 from .. import data
-from ..metrics import classification_metrics
+from ..data import as_task
 from ..optim import NonFiniteError
 from ..posterior import Posterior
 from ..variational.progress import ProgressBar
@@ -31,10 +31,12 @@ from . import checkpoint
 from .defaults import resolved
 from .display import Display
 from .learner import Learner, distributed, posterior_of
-from .own_data import OwnData, as_dataset
+from .own_data import OwnData, as_dataset, data_of, keep_data
+from .precision import autocast
 from .processes import interruptible, team
 from .run_directory import RunDirectory, RunError, environment, fingerprint
 from .settings import BOOKKEEPING, TrainSettings, learning_rate
+from .tasks import task_of
 
 
 def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[str, Any]]:
@@ -43,7 +45,8 @@ def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[
     Args:
         settings: see `TrainSettings`; defaults are filled in.
         dataset: your own data, in place of the data set that the settings name: a `liebayes.data.Dataset`, four tensors
-            (training images and labels, test images and labels), or two DataLoaders (training and test), read once.
+            or arrays of numpy (training images and labels, test images and labels), or two DataLoaders (training and test),
+            read once. Up to 64 MB of them are stored with the run, so that it can be evaluated and predicted with.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -58,14 +61,16 @@ def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[
     if own is not None:
         augment = own.augmentation is not None if settings.augment is None else settings.augment
         settings = dataclasses.replace(settings, dataset=own.name, augment=augment)
-    settings = resolved(settings)
+    given, settings = settings, resolved(settings)
     assert settings.output is not None
     run = RunDirectory(settings.output)
     with team() as ranks, _threads(settings.threads), ExitStack() as stack:
         with ranks.together():
             if ranks.writes:
                 run.require_usable(settings.resume)
-            content = data.load(settings.dataset, settings.data_dir) if own is None else own
+            content = data_of(settings, run.path) if own is None else as_task(own, settings.task)
+            if settings.task is None:  # some defaults depend on it
+                settings = dataclasses.replace(resolved(dataclasses.replace(given, task=content.kind)), task=None)
             learner = Learner(settings, content, ranks)
         with ranks.together():
             if ranks.writes:
@@ -74,6 +79,8 @@ def train(settings: TrainSettings, dataset: OwnData | None = None) -> list[dict[
                 _restore(run, learner)
         with ranks.together():
             if ranks.writes:
+                if own is not None and not settings.resume and own.name not in data.names():
+                    keep_data(own, run.path)
                 _write_first_files(run, learner)
         return _train(run, learner)
 
@@ -135,6 +142,12 @@ class _Session:
         self.steps: int = len(learner.batches)
         self.saved_at: float = time.monotonic()
 
+    def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of a training pass."""
+        with autocast(self.settings.precision):
+            output = self.network(images)
+        return self.learner.task.loss(pytree.tree_map(Tensor.float, output), labels)
+
     def train_epoch(self) -> None:
         """The steps of an epoch that are left."""
         settings, progress, optimizer = self.settings, self.progress, self.learner.optimizer
@@ -146,7 +159,7 @@ class _Session:
                 group["lr"] = lr
             try:
                 split = settings.split_batch and len(labels) == (settings.batch_size or 0) // self.ranks.size
-                loss = float(_step(optimizer, self.network, images, labels, split))
+                loss = float(_step(optimizer, self.loss, images, labels, split))
             except NonFiniteError:  # on all ranks, if on one
                 loss = math.nan
             progress.batch += 1
@@ -209,11 +222,11 @@ def _threads(number: int | None) -> Iterator[None]:
 
 
 def _step(
-    optimizer: torch.optim.Optimizer, network: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, split: bool
+    optimizer: torch.optim.Optimizer, loss_of: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor, split: bool
 ) -> Tensor:
     def closure(images: Tensor = images, labels: Tensor = labels) -> Tensor:
         optimizer.zero_grad()
-        loss = cross_entropy(network(images), labels)
+        loss = loss_of(images, labels)
         loss.backward()
         return loss.detach()
 
@@ -232,13 +245,13 @@ def predictive_samples(settings: TrainSettings, samples: int | None = None) -> i
 
 def evaluate(posterior: Posterior, dataset: data.Dataset, samples: int, batch_size: int = 500) -> dict[str, float]:
     """The metrics of the predictive marginal on the test data, and of the point estimate."""
-    images = dataset.normalize(dataset.test_images)
+    images, task = dataset.normalize(dataset.test_images), task_of(dataset)
     found: dict[str, float] = {}
     for prefix, number in (("test", samples), ("point", 0)):
-        probabilities = posterior.predict(images, number, batch_size=batch_size).probabilities
-        if not bool(probabilities.isfinite().all()):
+        prediction = task.predict(posterior, images, number, batch_size)
+        if not task.finite(prediction):
             raise DivergedRunError("Predictions on the test data are not finite: try a lower --lr.")
-        found |= {f"{prefix}_{k}": v for k, v in classification_metrics(probabilities, dataset.test_labels).items()}
+        found |= {f"{prefix}_{k}": v for k, v in task.metrics(prediction, dataset.test_labels).items()}
     return found
 
 
@@ -255,11 +268,17 @@ def _restore(run: RunDirectory, learner: Learner) -> None:
     state = checkpoint.load_last_good(run.checkpoint)
     if state is None:
         return  # interrupted before the first checkpoint: from the start
-    then = {**TrainSettings().to_json(), **state["settings"]}  # settings added since then had their defaults
-    _require_same(learner.settings, then, run.checkpoint)
-    learner.model.load_state_dict(state["model"])
-    learner.optimizer.load_state_dict(state["optimizer"])
-    learner.progress.restore(state["progress"])
+    try:
+        then = {**TrainSettings().to_json(), **state["settings"]}  # settings added since then had their defaults
+        _require_same(learner.settings, then, run.checkpoint)
+        learner.model.load_state_dict(state["model"])
+        learner.optimizer.load_state_dict(state["optimizer"])
+        learner.progress.restore(state["progress"], learner.settings.epochs or 1, len(learner.batches))
+    except RunError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError) as error:  # forged
+        text = " ".join(str(error).split())[:300]
+        raise RunError(f"{run.checkpoint} is no checkpoint of this run: {text}. Put a good copy there.") from error
 
 
 def _require_same(settings: TrainSettings, then: dict[str, Any], path: Path) -> None:

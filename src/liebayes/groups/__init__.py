@@ -21,6 +21,7 @@ from .exponential import expm1_ratio, scale_of
 from .joint import Joint
 from .kronecker import Kronecker, KroneckerShift
 from .lie_group import LieGroup
+from .low_rank_affine import LowRankAffine, LowRankShift
 from .multiplicative import LogScale, Multiplicative
 from .product import Product
 from .triangular_affine import TriangularAffine, TriangularShift
@@ -39,6 +40,8 @@ __all__ = [
     "KroneckerShift",
     "LieGroup",
     "LogScale",
+    "LowRankAffine",
+    "LowRankShift",
     "LowerBounded",
     "MatrixShift",
     "Multiplicative",

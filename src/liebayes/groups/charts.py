@@ -7,6 +7,8 @@ from logarithms, so points near an edge keep their digits, and gradients do not 
 from __future__ import annotations
 
 import math
+import numbers
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
@@ -404,7 +406,7 @@ def _side(count: int, offset: int) -> int:
 
 def _require_finite(chart: Chart, **bounds: float) -> None:
     for name, bound in bounds.items():
-        if not math.isfinite(bound):
+        if not (isinstance(bound, numbers.Real) and abs(bound) <= sys.float_info.max):
             raise ValueError(f"{type(chart).__name__} needs a finite {name}, but got {bound}.")
 
 

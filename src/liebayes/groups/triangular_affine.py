@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from ..bases import Base
 
 
+SMALL = 64
+"""Up to so many dimensions a step costs no more for taking the exponential map itself."""
+
+
 class TriangularShift(NamedTuple):
     """An element (log diag L, L below the diagonal, b), or a vector of the algebra with the same three blocks."""
 
@@ -87,6 +91,15 @@ class TriangularAffine(LieGroup[TriangularShift]):
     def exp(self, X: TriangularShift) -> TriangularShift:
         matrix, shift = matrix_shift_exp(MatrixShift(_algebra_matrix(X), X.shift))
         return TriangularShift(X.log_diagonal, matrix.tril(-1), shift)
+
+    def move(self, g: TriangularShift, X: TriangularShift, t: float) -> TriangularShift:
+        """g·exp(tX); where products of matrices are the cost, e^(tX) below the diagonal to second order, by two of them."""
+        if X.shift.shape[-1] <= SMALL:
+            return super().move(g, X, t)
+        X = X if t == 1 else TriangularShift(*(block * t for block in X))
+        x = _algebra_matrix(X)
+        lower, shift = (x @ x).div_(2).add_(X.lower).tril(-1), X.shift + apply(x, X.shift) / 2
+        return self.compose(g, TriangularShift(X.log_diagonal, lower, shift))
 
     def at(self, point: Tensor, scale: float = 1.0) -> TriangularShift:
         require_vector(self, point)

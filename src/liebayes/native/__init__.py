@@ -15,12 +15,13 @@ from pathlib import Path
 
 import torch  # its OpenMP runtime must be loaded first, so that both share one pool of threads
 
-SAMPLE, FOLD, FIRST, STEP, FINITE, NOISE, MEASURE = 1, 2, 4, 8, 16, 32, 64
+SAMPLE, FOLD, FIRST, STEP, SIZE, NOISE, MEASURE, TRY = 1, 2, 4, 8, 16, 32, 64, 128
 """What a job does, as in job.h."""
 
 TENSOR_FIELDS = (
     "point", "log_scale", "sample", "gradient", "momentum_scale", "momentum_shift", "second_scale", "second_shift",
-    "sum_scale", "sum_shift", "count", "number", "offset", "gathered", "traces", "step", "curvature", "rate", "first_chunk",
+    "sum_scale", "sum_shift", "count", "number", "offset", "gathered", "traces", "step", "curvature", "rate", "spread",
+    "floor", "pull", "limit", "first_chunk",
 )  # fmt: skip
 """The fields of a tensor's record, 64 bits each."""
 
@@ -29,13 +30,13 @@ CHUNK = 2048
 
 FIELD_NUMBERS = {name: number for number, name in enumerate(TENSOR_FIELDS)}
 
-VERSION = 4
+VERSION = 5
 """The version of the job format; a library built for another one is not used."""
 
 VARIANTS = ("portable", "avx2", "avx512")
 """The instruction sets it is compiled for."""
 
-_INTEGERS = ("what", "group", "base", "stream_kind", "adaptive", "from_sums", "ascend", "threads", "finite")
+_INTEGERS = ("what", "group", "base", "stream_kind", "adaptive", "from_sums", "ascend", "threads", "gauss_newton")
 _FLOATS = (
     "base_scale", "base_shape", "over_mean", "prior", "temperature", "share", "lr_scale", "lr_shift", "max_step",
     "beta_scale", "beta_shift", "beta_second", "rest_scale", "rest_shift", "rest_second",
@@ -48,7 +49,7 @@ class Job(ctypes.Structure):
     _fields_ = [
         ("tensors", ctypes.c_void_p),
         ("tensor_count", ctypes.c_int64),
-        ("bounded", ctypes.c_int64),
+        ("count", ctypes.c_int64),
         ("seed", ctypes.c_uint64),
         ("step", ctypes.c_uint32),
         ("stream", ctypes.c_uint32),
@@ -56,9 +57,9 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_float) for name in _FLOATS),
         ("sharp", ctypes.c_float * 4),
         ("epsilon", ctypes.c_float),
-        ("gauss_newton", ctypes.c_int32),
-        ("spread", ctypes.c_float),
+        ("seen", ctypes.c_float),
         ("partials", ctypes.c_void_p),
+        ("sizes", ctypes.c_float * 3),
     ]
 
 
@@ -67,11 +68,12 @@ def _library() -> ctypes.CDLL | None:
     choice = os.environ.get("LIEBAYES_KERNEL", VARIANTS[-1])
     if choice not in (*VARIANTS, "off"):
         raise ValueError(f"LIEBAYES_KERNEL must be {', '.join(VARIANTS)} or off, but is {choice!r}.")
-    files = sorted(Path(__file__).parent.glob("_kernel*.so"))
-    if choice == "off" or not files:
+    files = Path(__file__).parent.glob("_kernel*.so")
+    built_last = max(files, key=lambda file: file.stat().st_mtime, default=None)
+    if choice == "off" or built_last is None:
         return None
     try:
-        library = ctypes.CDLL(str(files[0]))
+        library = ctypes.CDLL(str(built_last))
         library.liebayes_run.argtypes = [ctypes.c_void_p]
         library.liebayes_run.restype = None
         if library.liebayes_version() != VERSION or library.liebayes_job_size() != ctypes.sizeof(Job):

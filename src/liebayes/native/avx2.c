@@ -7,7 +7,6 @@
 #endif
 #define LIEBAYES_AVX2
 #define CHUNK_FUNCTION liebayes_chunk_avx2
-#define FINITE_FUNCTION liebayes_finite_avx2
 #include "rule.h"
 #if defined(__clang__)
 #pragma clang attribute pop

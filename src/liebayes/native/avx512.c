@@ -8,7 +8,6 @@
 #define LIEBAYES_AVX2
 #define LIEBAYES_AVX512
 #define CHUNK_FUNCTION liebayes_chunk_avx512
-#define FINITE_FUNCTION liebayes_finite_avx512
 #include "rule.h"
 #if defined(__clang__)
 #pragma clang attribute pop

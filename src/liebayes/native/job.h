@@ -6,8 +6,10 @@
 
 /* Numbers processed at a time: few enough for the L1 cache, and the length of a block of xoshiro noise. */
 #define CHUNK 2048
+#define TRACES 3
 
-enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, FINITE = 16, NOISE = 32, MEASURE = 64 };
+/* TRY: a step that writes nothing, and counts what would not be finite. */
+enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, SIZE = 16, NOISE = 32, MEASURE = 64, TRY = 128 };
 enum group { ADDITIVE, MULTIPLICATIVE, AFFINE };
 enum stream_kind { PHILOX, XOSHIRO };
 enum base { NORMAL, LAPLACE, UNIFORM, CAUCHY, STUDENT_T, GUMBEL, RAYLEIGH, EXPONENTIAL, LOG_NORMAL, DIRAC };
@@ -26,19 +28,21 @@ typedef struct {
     int64_t offset;  /* of the first element within its parameter, a multiple of CHUNK */
     double gathered; /* the sum of the weights of the second moments after this step */
     /* Of the Gauss–Newton rule: */
-    double *traces; /* out: Σ(θ − b)·∇ℓ and Σw² */
+    double *traces; /* out: Σ(θ − b)·∇ℓ, Σw² and Σ(free·w)² */
     double step, curvature, rate; /* of the shift, of w², and of the widths */
+    double spread, floor;         /* (δ/τ)·Var(ε), and what A⁻² holds beside the data's precision */
+    double pull, limit;           /* δ/N; of the change of a weight */
     int64_t first_chunk; /* the number of chunks in the tensors before */
 } tensor;
 
 typedef struct {
     const tensor *tensors;
     int64_t tensor_count;
-    int64_t bounded; /* out: how many coordinates max_step has bounded */
+    int64_t count; /* out, of STEP: how many coordinates max_step has bounded; of TRY: how many are not finite after the step;
+                      of SAMPLE: how many points of the multiplicative group are not positive */
     uint64_t seed;
     uint32_t step, stream;
-    int32_t what, group, base, stream_kind, adaptive, from_sums, ascend, threads;
-    int32_t finite; /* out, of FINITE and FOLD: whether all gradients are */
+    int32_t what, group, base, stream_kind, adaptive, from_sums, ascend, threads, gauss_newton;
     float base_scale, base_shape;
     float over_mean;   /* 1/E[ε], or 1 if there is no mean: from the point to the scale of the multiplicative group */
     float prior;       /* δ/N */
@@ -49,17 +53,24 @@ typedef struct {
     float rest_scale, rest_shift, rest_second; /* 1 − β, computed in double: float32 would round it */
     float sharp[4];    /* the matrix of a constant metric's sharp: rows scale, shift */
     float epsilon;
-    int32_t gauss_newton;
-    float spread;     /* (δ/τ)·Var(ε) */
-    double *partials; /* two numbers for each chunk: summed in their order, they do not depend on threads */
+    float seen;       /* the share of the floor that steps on the shift see */
+    double *partials; /* TRACES numbers for each chunk: summed in their order, they do not depend on threads */
+    /* out: bounds of magnitudes, infinite or NaN where one of them is. They are norms of chunks, which cost an instruction.
+     * SAMPLE: θ, the point and the scale; FOLD: the sums of scale and shift; SIZE: the gradient. */
+    float sizes[3];
 } job;
 
-/* Works on the elements [start, stop) of one tensor, at most CHUNK of them. Returns how many coordinates were bounded; for
- * FOLD, how many gradients are not finite. */
-typedef int64_t chunk_function(const job *j, const tensor *t, int64_t start, int64_t stop);
-typedef int finite_function(const float *x, int64_t count);
+#define MOST_LANES 16
+
+/* What chunks have found so far, lane by lane. */
+typedef struct {
+    float squares[3][MOST_LANES]; /* the largest sums of squares, in the order of `sizes` */
+    int64_t count;
+} findings;
+
+/* Works on the elements [start, stop) of one tensor, at most CHUNK of them. */
+typedef void chunk_function(const job *j, const tensor *t, int64_t start, int64_t stop, findings *found);
 
 chunk_function liebayes_chunk_portable, liebayes_chunk_avx2, liebayes_chunk_avx512;
-finite_function liebayes_finite_portable, liebayes_finite_avx2, liebayes_finite_avx512;
 
 #endif

@@ -1,4 +1,6 @@
 /* The entry points. Threads share the work of a job in whole chunks, so the result does not depend on their number. */
+#include <math.h>
+
 #include "job.h"
 
 #ifdef _OPENMP
@@ -26,7 +28,7 @@ int liebayes_variant(void) {
 void liebayes_allow(int variant) { best = variant; }
 
 /* VERSION in __init__.py, the version of the job format: Python does not use a library of another version. */
-int liebayes_version(void) { return 4; }
+int liebayes_version(void) { return 5; }
 int liebayes_job_size(void) { return (int)sizeof(job); }
 
 int liebayes_has_openmp(void) {
@@ -37,51 +39,55 @@ int liebayes_has_openmp(void) {
 #endif
 }
 
+/* NaN is larger than everything. The sums were rounded, and may have lost squares below the smallest number. */
+static void report(job *j, const findings *found) {
+    for (int k = 0; k < 3; k++)
+        for (int lane = 0; lane < MOST_LANES; lane++) {
+            float size = 1.01f * sqrtf(found->squares[k][lane]) + 1e-18f;
+            if (!isnan(j->sizes[k]) && !(size <= j->sizes[k])) j->sizes[k] = size;
+        }
+    j->count += found->count;
+}
+
 static void share(job *j, int part, int parts) {
     chunk_function *chunk = liebayes_chunk_portable;
-    finite_function *finite = liebayes_finite_portable;
 #if defined(__x86_64__)
     int variant = liebayes_variant();
-    if (variant == AVX2) chunk = liebayes_chunk_avx2, finite = liebayes_finite_avx2;
-    if (variant == AVX512) chunk = liebayes_chunk_avx512, finite = liebayes_finite_avx512;
+    if (variant == AVX2) chunk = liebayes_chunk_avx2;
+    if (variant == AVX512) chunk = liebayes_chunk_avx512;
 #endif
-    int64_t total = 0, before = 0, bounded = 0;
-    int all_finite = 1;
+    int64_t total = 0, before = 0;
+    findings found = {{{0}}, 0};
     for (int64_t k = 0; k < j->tensor_count; k++) total += j->tensors[k].count + OVERHEAD;
     int64_t from = total / parts * part, to = part + 1 == parts ? total : total / parts * (part + 1);
     for (int64_t k = 0; k < j->tensor_count && before < to; k++) {
         const tensor *t = &j->tensors[k];
         for (int64_t start = 0; start < t->count; start += CHUNK) {
             int64_t place = before + start, stop = start + CHUNK < t->count ? start + CHUNK : t->count;
-            if (place < from || place >= to) continue;
-            if (j->what & FINITE)
-                all_finite &= finite(t->gradient + start, stop - start);
-            else if (j->what & FOLD)
-                all_finite &= chunk(j, t, start, stop) == 0;
-            else
-                bounded += chunk(j, t, start, stop);
+            if (place >= from && place < to) chunk(j, t, start, stop, &found);
         }
         before += t->count + OVERHEAD;
     }
-    if (bounded) __atomic_fetch_add(&j->bounded, bounded, __ATOMIC_RELAXED);
-    if (!all_finite) __atomic_store_n(&j->finite, 0, __ATOMIC_RELAXED);
+#pragma omp critical
+    report(j, &found);
 }
 
 static void add_traces(const job *j) {
     int keep = (j->what & FOLD) && !(j->what & FIRST); /* covectors of several samples add up */
     for (int64_t k = 0; k < j->tensor_count; k++) {
         const tensor *t = &j->tensors[k];
-        const double *partial = j->partials + 2 * t->first_chunk;
-        double exact = keep ? t->traces[0] : 0.0, squares = keep ? t->traces[1] : 0.0;
-        for (int64_t start = 0; start < t->count; start += CHUNK, partial += 2) exact += partial[0], squares += partial[1];
-        t->traces[0] = exact;
-        t->traces[1] = squares;
+        const double *partial = j->partials + TRACES * t->first_chunk;
+        for (int i = 0; i < TRACES; i++) {
+            double sum = keep ? t->traces[i] : 0.0;
+            for (int64_t chunk = 0; chunk * CHUNK < t->count; chunk++) sum += partial[TRACES * chunk + i];
+            t->traces[i] = sum;
+        }
     }
 }
 
 void liebayes_run(job *j) {
-    j->bounded = 0;
-    j->finite = 1;
+    j->count = 0;
+    j->sizes[0] = j->sizes[1] = j->sizes[2] = 0.0f;
 #ifdef _OPENMP
     if (j->threads > 1) {
 #pragma omp parallel num_threads(j->threads)

@@ -1,4 +1,3 @@
 /* The rule for any processor, with the vectors of its baseline instruction set. */
 #define CHUNK_FUNCTION liebayes_chunk_portable
-#define FINITE_FUNCTION liebayes_finite_portable
 #include "rule.h"

@@ -5,6 +5,8 @@ For each image and channel, with the mean over positions: ν² = mean(x²), y = 
 
 from __future__ import annotations
 
+import numbers
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,8 @@ class FilterResponseNorm(nn.Module):
         channels: how many channels there are, the second dimension of the input.
         eps: ε. For feature maps of one position, where ν² is one number, take something like 1e-4.
         threshold: whether `forward` ends with max(y, τ). If not, `thresholded` applies it later, e.g. after an addition.
+        initial_threshold: τ before the first step. At −1 little is cut off at first, and a ResNet-20 learns several times
+            faster in its first epochs than from the 0 of Singh and Krishnan.
 
     >>> norm = FilterResponseNorm(2)
     >>> norm(torch.tensor([[[[3.0, -3.0]], [[4.0, 4.0]]]])).round(decimals=3)
@@ -23,16 +27,18 @@ class FilterResponseNorm(nn.Module):
              [[1., 1.]]]], grad_fn=<RoundBackward1>)
     """
 
-    def __init__(self, channels: int, *, eps: float = 1e-6, threshold: bool = True) -> None:
+    def __init__(self, channels: int, *, eps: float = 1e-6, threshold: bool = True, initial_threshold: float = 0.0) -> None:
         super().__init__()
-        if channels < 1 or eps <= 0:
+        if not (isinstance(channels, int) and 0 < channels < 1 << 31 and isinstance(eps, numbers.Real) and eps > 0):
             raise ValueError(f"channels must be at least 1 and eps positive, but got {channels} and {eps}.")
+        if not (isinstance(initial_threshold, numbers.Real) and abs(initial_threshold) <= torch.finfo(torch.float32).max):
+            raise ValueError(f"initial_threshold must be a finite number, but got {initial_threshold}.")
         self.channels = channels
         self.eps = eps
         self.threshold = threshold
         self.gamma: nn.Parameter = nn.Parameter(torch.ones(channels))
         self.beta: nn.Parameter = nn.Parameter(torch.zeros(channels))
-        self.tau: nn.Parameter = nn.Parameter(torch.zeros(channels))
+        self.tau: nn.Parameter = nn.Parameter(torch.full((channels,), float(initial_threshold)))
 
     def forward(self, x: Tensor) -> Tensor:
         """z, or y if the threshold is left for later."""

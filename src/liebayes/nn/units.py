@@ -38,6 +38,8 @@ def unit_signs(count: int, excitatory_fraction: float = 0.8) -> Tensor:
     """
     if not (isinstance(excitatory_fraction, numbers.Real) and 0 <= excitatory_fraction <= 1):
         raise ValueError(f"excitatory_fraction must be a number between 0 and 1, but got {excitatory_fraction!r}.")
+    if not (isinstance(count, int) and 0 <= count < 1 << 31):
+        raise ValueError(f"count must be a whole number of units, but got {count!r}.")
     share = 1 - Fraction(excitatory_fraction).limit_denominator(10_000)  # of inhibitory units; exact for decimals such as 0.8
     steps = torch.arange(count + 1) * share.numerator * 2 + share.denominator
     passed = torch.div(steps, 2 * share.denominator, rounding_mode="floor")  # inhibitory units before the n-th: ⌊n·share + ½⌋

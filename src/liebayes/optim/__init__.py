@@ -4,6 +4,7 @@ from ..distributed import gathered, local_gradients
 from .optimizer import LieGroupBLR
 from .presets import AdditiveBLR, AffineBLR, KroneckerBLR, MultiplicativeBLR, default_base
 from .sampling import NonFiniteError
+from .watch import TrainingWarning
 
 __all__ = [
     "AdditiveBLR",
@@ -12,6 +13,7 @@ __all__ = [
     "LieGroupBLR",
     "MultiplicativeBLR",
     "NonFiniteError",
+    "TrainingWarning",
     "default_base",
     "gathered",
     "local_gradients",

@@ -38,6 +38,11 @@ def with_own_objects(
     for settings, saved in zip(groups, state_dict["param_groups"], strict=True):
         needed = {*options, *DERIVED} & set(settings)
         missing = needed - set(saved) if isinstance(saved, Mapping) else {"settings"}
+        if missing > LATER and settings["curvature"] == "gauss-newton":
+            raise ValueError(
+                "The checkpoint was written by version 0.1.0, whose widths come from samples (Alg. 3). Build the optimizer "
+                'with curvature="samples".'
+            )
         if missing and missing != LATER:
             raise _no_checkpoint(f"a parameter group without {', '.join(sorted(missing))}")
         for key in OBJECTS:

@@ -20,12 +20,14 @@ from .. import native
 from ..bases.philox import supports
 from ..groups import Additive, DiagonalAffine, Multiplicative
 from ..rule import Absorbed, Adaptive, Fisher
+from .finite import Covector, Memory, Sizes, after_gauss_newton, after_step, all_numbers, covector_at
 from .layout import is_dense, layout_for
 from .noise import Noise, describe_noise
 from .rule import GaussNewtonRule, Rule, Settings
-from .store import Store
+from .store import Store, all_finite
 
 _GROUPS: dict[type, int] = {Additive: 0, Multiplicative: 1, DiagonalAffine: 2}
+_NAMES = ("additive", "multiplicative", "affine")
 _BLOCKS = {
     Additive: {"shift": "shift"},
     Multiplicative: {"log_scale": "scale"},
@@ -76,6 +78,11 @@ class NativeStore(Store):
         counts = [p.numel() for p in self.parameters]
         self._table = native.table({"count": counts, "number": numbers})
         self._sharp = None if isinstance(self.settings["metric"], Adaptive) else _sharp_matrix(self.settings)
+        # Bounds of magnitudes, where they are known.
+        self._sample = Sizes()
+        self._gradient = self._sum_scale = self._sum_shift = math.nan
+        self._memory: Memory | None = None
+        self._planned: tuple[native.Job, Sequence[bool], Memory | None] | None = None
 
     def _state_names(self) -> dict[str, str]:
         """The states that a step reads and writes, and what the kernel calls them."""
@@ -108,6 +115,7 @@ class NativeStore(Store):
         describe_noise(job, self.settings["base"], noise)
         self._put_addresses()
         native.run(job, self._table)
+        self._sample = Sizes() if job.count else Sizes(*job.sizes)  # of points that are not positive nothing is sure
 
     def gather(self) -> None:
         """The gradients in the layout of their parameters."""
@@ -125,9 +133,22 @@ class NativeStore(Store):
             self._put("gradient", [0 if g is None else g.data_ptr() for g in gradients])
 
     def all_finite(self) -> bool:
-        job = self._job(native.FINITE)
-        native.run(job, self._rows([g is not None for g in self.gradients]))
-        return bool(job.finite)
+        self._gradient = self._size([g is not None for g in self.gradients])
+        return math.isfinite(self._gradient) or all_finite([g for g in self.gradients if g is not None])
+
+    def _size(self, use: Sequence[bool]) -> float:
+        """A bound of the magnitudes of what the table has as gradients, infinite or NaN where one of them is, or is huge."""
+        job = self._job(native.SIZE)
+        native.run(job, self._rows(use))
+        return job.sizes[0]
+
+    def _size_of(self, tensors: Sequence[Tensor]) -> float:
+        table = self._table
+        self._table = native.table({"count": [t.numel() for t in tensors], "gradient": list(map(Tensor.data_ptr, tensors))})
+        try:
+            return self._size([True])
+        finally:
+            self._table = table
 
     def fold(self, *, first: bool) -> bool:
         for p in self.parameters:
@@ -140,32 +161,70 @@ class NativeStore(Store):
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, self.gradients, strict=True)]
         self._put("gradient", list(map(Tensor.data_ptr, filled)))
         native.run(job, self._table)
-        return bool(job.finite)
+        self._sum_scale, self._sum_shift, _ = job.sizes
+        self.sums_changed = False
+        return all_numbers(job.sizes) or all_finite(filled)
 
-    def advance(self) -> int:
+    def plan(self) -> bool:
         job = self._job(native.STEP)
         self._describe_loss(job)
-        return self._step(job, [gradient is not None for gradient in self.gradients])
+        covector = self._covector_at(job)
+        return self._plan(job, [gradient is not None for gradient in self.gradients], covector)
 
-    def advance_by_sums(self, use: Sequence[bool], count: int) -> int:
+    def _covector_at(self, job: native.Job) -> Covector:
+        return covector_at(self._sample, self._gradient, job.prior, job.temperature)
+
+    def plan_by_sums(self, use: Sequence[bool], count: int) -> bool:
         job = self._job(native.STEP)
         job.from_sums, job.share = 1, 1 / count
         self._put_sums()
-        return self._step(job, use)
+        if self.sums_changed:
+            blocks = range(len(_BLOCKS[self._group]))
+            sizes = [self._size_of([self.sums[p][number] for p in self.parameters]) for number in blocks]
+            self._sum_scale, self._sum_shift = sizes[0], sizes[-1]  # of a single block twice the same
+        return self._plan(job, use, Covector(self._sum_scale / count, self._sum_shift / count))
 
-    def _step(self, job: native.Job, use: Sequence[bool]) -> int:
+    def _plan(self, job: native.Job, use: Sequence[bool], covector: Covector) -> bool:
         self._describe_step(job)
         self._put_addresses()
         if job.adaptive:
             beta, steps = self.settings["metric"].beta, [state["steps"] for state in self.states]
             gathered = {n: 1 - beta ** (n + 1) for n in set(steps)}
             self._put("gathered", array("d", [gathered[n] for n in steps]).tobytes())
+        memory = None if self._memory is None else self._after(job, covector, self._memory)
+        if memory is None:
+            memory = self._after(job, covector, self._measured_memory())
+        self._planned = job, use, memory
+        return memory is not None or self._try(job, use)
+
+    def _after(self, job: native.Job, covector: Covector, memory: Memory) -> Memory | None:
+        return after_step(job, _NAMES[job.group], self._sample, covector, memory)
+
+    def _measured_memory(self) -> Memory:
+        """The bounds that were carried along may be far too large, and after a step that was tried there are none."""
+        fields = [field for field in self._columns if field != "log_scale"]
+        return Memory(**{field: self._size_of(self._columns[field]) for field in fields})
+
+    def _try(self, job: native.Job, use: Sequence[bool]) -> bool:
+        job.what |= native.TRY
+        native.run(job, self._rows(use))
+        job.what &= ~native.TRY
+        return job.count == 0
+
+    def advance(self) -> int:
+        if self._planned is None:
+            raise RuntimeError("A step is taken that was not planned.")
+        job, use, self._memory = self._planned
         native.run(job, self._rows(use))
         moved = self.parameters if all(use) else [p for p, yes in zip(self.parameters, use, strict=True) if yes]
         torch.autograd.graph.increment_version(moved)  # torch has not seen them written
         for state, yes in zip(self.states, use, strict=True):
             state["steps"] += yes
-        return job.bounded
+        return job.count
+
+    def release(self) -> None:
+        super().release()
+        self._planned = None
 
     def _rows(self, use: Sequence[bool]) -> array[int]:
         """The records of some parameters."""
@@ -202,7 +261,7 @@ class NativeStore(Store):
     def _describe_loss(self, job: native.Job) -> None:
         settings, N = self.settings, self.settings["data_size"]
         job.ascend = settings["maximize"]
-        job.prior, job.temperature = settings["prior"] / N, settings["temperature"] / N
+        job.prior, job.temperature = (settings["prior"] or 0.0) / N, settings["temperature"] / N
 
     def _describe_step(self, job: native.Job) -> None:
         settings, metric = self.settings, self.settings["metric"]
@@ -247,20 +306,25 @@ class NativeGaussNewtonStore(NativeStore):
         chunks = [-(-count // native.CHUNK) for count in counts]
         self._counts = torch.tensor(counts, dtype=torch.float64)
         self._units = torch.tensor([state["unit"] for state in self.states], dtype=torch.float64)
-        self._partials = array("d", bytes(16 * sum(chunks)))
-        self._found = torch.zeros(len(counts), 2, dtype=torch.float64)  # the traces of the last job
+        self._partials = array("d", bytes(24 * sum(chunks)))
+        self._found = torch.zeros(len(counts), 3, dtype=torch.float64)  # the traces of the last job
         for row, p in zip(self._found, self.parameters, strict=True):  # built anew between two samples of a step
             for sums in self.sums.get(p, [])[2:]:
                 row.copy_(sums)
         self._variance: float = self.settings["base"].variance
-        self._units_of_traces = torch.tensor([1.0, self._variance], dtype=torch.float64)  # so that ε has variance 1 in both
+        self._units_of_traces = torch.tensor([1.0, self._variance, 1.0], dtype=torch.float64)  # ε of variance 1 in both
         self._put("traces", [row.data_ptr() for row in self._found])
+        pulls = [self.rule.pull(state, self.settings) / self.settings["data_size"] for state in self.states]
+        self._largest_pull = max(pulls)
+        self._put("pull", array("d", pulls).tobytes())
         self._put("first_chunk", [0, *itertools.accumulate(chunks[:-1])])
         # All running traces are one tensor, of which states have views: what follows is a few operations for all of them.
         self._traces = super().traces()
         for state, row in zip(self.states, self._traces, strict=True):
             state["traces"] = row
         self._state_tensors = self._states_now()
+        self._means: Tensor | None = None  # of the traces in the sums
+        self._largest = (math.nan, math.nan, math.nan)  # of the limits of steps, curvatures and the prior's
 
     def _state_names(self) -> dict[str, str]:
         return {"log_scale": "log_scale", "momentum_shift": "momentum_shift"}
@@ -269,12 +333,17 @@ class NativeGaussNewtonStore(NativeStore):
         return self._traces
 
     def fold(self, *, first: bool) -> bool:
+        self._put_floors()
         finite = super().fold(first=first)
         for p, row in zip(self.parameters, self._found, strict=True):
             self.sums[p][2:] = [row]
         return finite
 
-    def advance(self) -> int:
+    def _put_floors(self) -> None:
+        self._put("floor", array("d", [self.rule.floor(state, self.settings) for state in self.states]).tobytes())
+
+    def plan(self) -> bool:
+        self._put_floors()
         fresh = [count == 0 for count in self.steps]
         if any(fresh):  # the size of a first step is its own
             measure = self._job(native.MEASURE)
@@ -285,16 +354,31 @@ class NativeGaussNewtonStore(NativeStore):
             self._describe_tensors(torch.where(torch.tensor(fresh).unsqueeze(-1), own, self._traces))
         else:
             self._describe_tensors(self._traces)
-        bounded = super().advance()
-        self._observe(self._found * self._units_of_traces, [gradient is not None for gradient in self.gradients])
-        return bounded
+        self._means = None
+        return super().plan()
 
-    def advance_by_sums(self, use: Sequence[bool], count: int) -> int:
+    def _covector_at(self, job: native.Job) -> Covector:
+        gradient = self._gradient + self._largest_pull * self._sample.point
+        return Covector((self._sample.scale * gradient) ** 2, gradient)
+
+    def plan_by_sums(self, use: Sequence[bool], count: int) -> bool:
+        self._put_floors()
         found = torch.stack([self.sums[p][2] for p in self.parameters]).to(torch.float64) * self._units_of_traces / count
         fresh = torch.tensor([steps == 0 for steps in self.steps])
         self._describe_tensors(torch.where(fresh.unsqueeze(-1), found, self._traces))
-        bounded = super().advance_by_sums(use, count)
-        self._observe(found, use)
+        self._means = found
+        return super().plan_by_sums(use, count) and all_finite([found])
+
+    def _after(self, job: native.Job, covector: Covector, memory: Memory) -> Memory | None:
+        return after_gauss_newton(job, self._sample, covector, memory, *self._largest)
+
+    def _try(self, job: native.Job, use: Sequence[bool]) -> bool:
+        return super()._try(job, use) and all_finite([self._found])
+
+    def advance(self) -> int:
+        use = [] if self._planned is None else self._planned[1]
+        bounded = super().advance()
+        self._observe(self._found * self._units_of_traces if self._means is None else self._means, use)
         return bounded
 
     def _observe(self, found: Tensor, use: Sequence[bool]) -> None:
@@ -305,24 +389,31 @@ class NativeGaussNewtonStore(NativeStore):
     def _describe_tensors(self, running: Tensor) -> None:
         """What the step needs of each parameter: the length of the shift's step, the level of squares, the rate of widths."""
         settings, steps = self.settings, self.steps
-        size = (running[:, 1] / (self._variance * self._counts)).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+        size = (running[:, 2] / self._counts).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
         levels = torch.zeros(len(steps)) if self.levels is None else self.levels
         curvature = levels.double() * (self._variance * settings["data_size"] / settings["temperature"])
-        rates = {count: self.rule.width_rate(count, settings) for count in set(steps)}
+        ages = set(steps)
+        rates = {count: self.rule.width_rate(count, settings) for count in ages}
+        lengths = {count: self.rule.length(count, settings) for count in ages}
+        whole = self._units * torch.tensor([lengths[count] for count in steps], dtype=torch.float64)
+        steps_of_shifts, limits = whole / size, whole * self.rule.LONGEST
+        spread = [self.rule.stiffness(state, settings) * self._variance for state in self.states]
+        self._largest = float(limits.max()), float(curvature.abs().max()), max(spread)
         columns = {
-            "step": (settings["lr"] * self._units / size).tolist(),
+            "step": steps_of_shifts.tolist(),
+            "limit": limits.tolist(),
             "curvature": curvature.tolist(),
             "rate": [rates[count] for count in steps],
+            "spread": spread,
         }
         for field, values in columns.items():
             self._put(field, array("d", values).tobytes())
 
     def _job(self, what: int) -> native.Job:
         job = super()._job(what)
-        job.gauss_newton, job.partials = 1, self._partials.buffer_info()[0]
+        job.gauss_newton, job.seen, job.partials = 1, self.rule.SEEN, self._partials.buffer_info()[0]
         return job
 
     def _describe_step(self, job: native.Job) -> None:
         super()._describe_step(job)
         job.adaptive = 0
-        job.spread = self.settings["prior"] / self.settings["temperature"] * self.settings["base"].variance

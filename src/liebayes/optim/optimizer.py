@@ -5,8 +5,9 @@ How a step goes is in `sampling`; the work on parameters is done by stores (`sto
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,19 @@ from torch import Tensor, nn
 from .. import distributed
 from ..bases import Base
 from ..groups import LieGroup
-from ..posterior import Posterior, unwrap
+from ..posterior import Posterior, recentred, unwrap
 from ..rule import Absorbed, Family, Metric
 from .checkpoint import own_precision, with_own_objects
 from .noise import Source, choose_source
+from .of_torch import refuse_model, refuse_unknown
 from .protocol import Phase
 from .rule import GaussNewtonRule, LieGroupRule, Rule
 from .sampling import SamplingOptimizer, in_turn
-from .settings import OBJECTS, Curvature, Prior, named, prepare, whole_number, written
-from .store import family_of, fit_state
+from .settings import OBJECTS, AffineOptions, Common, Curvature, Prior, named, prepare, whole_number, written
+from .store import family_of, fit_state, starting_state
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class LieGroupBLR(SamplingOptimizer):
@@ -45,7 +50,9 @@ class LieGroupBLR(SamplingOptimizer):
         momentum: β, for affine groups the β₁ of the shift.
         scale_momentum: the β₂ of everything else; `momentum` by default.
         mc_samples: Monte Carlo samples per step.
-        prior: the regulariser R: a precision δ for R(θ) = ½δ‖θ‖², or a function from one parameter tensor to a scalar.
+        prior: the regulariser R: a precision δ for R(θ) = ½δ‖θ‖², a function from one parameter tensor to a scalar, or the
+            `Posterior` of an earlier training, R = −τ·log q, with whose widths this one then starts. None, with
+            "gauss-newton": δ = 0.001/size², with the size that each tensor started with, which widths do not exceed.
         metric: `Absorbed()`, `Fisher()` or `Adaptive()`.
         max_step: the bound on one step in the algebra.
         initial_scale: a factor on the base: the width the posterior starts with.
@@ -59,7 +66,8 @@ class LieGroupBLR(SamplingOptimizer):
         noise: where noise comes from: "xoshiro" (the native kernel, fastest), "philox" (the same with and without the
             kernel, to rounding) or "torch"; the fastest there is by default.
         maximize: ascend the objective instead.
-        nonfinite: what to do about gradients that are not finite: "raise", or "skip" the step. The state stays as it was.
+        nonfinite: what to do about gradients, or a step's result, that are not finite: "raise", or "skip" the step. Parameters
+            and states stay as they were.
         foreach: work on many parameters at once; the same numbers as one by one, to rounding.
         process_group: the processes to average covectors over; all of them by default where torch.distributed runs.
 
@@ -75,6 +83,15 @@ class LieGroupBLR(SamplingOptimizer):
 
     rule_type: ClassVar[type[Rule]] = LieGroupRule
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        known = inspect.signature(cls.__init__).parameters
+        others = {name for name, parameter in known.items() if parameter.kind is parameter.VAR_KEYWORD}
+        if others <= {"common", "options"}:  # otherwise a subclass of the user's takes more
+            more = AffineOptions if "options" in others else Common if others else type(None)
+            options = {*known, *getattr(more, "__annotations__", ())} - {"self", "params", *others}
+            refuse_unknown(cls.__name__, kwargs.keys() - {"params"} - options, options)
+        return super().__new__(cls)
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -88,7 +105,7 @@ class LieGroupBLR(SamplingOptimizer):
         momentum: float = 0.9,
         scale_momentum: float | None = None,
         mc_samples: int = 1,
-        prior: Prior = 0.0,
+        prior: Prior | None = 0.0,
         metric: Metric | None = None,
         max_step: float | None = None,
         initial_scale: float = 1.0,
@@ -102,6 +119,7 @@ class LieGroupBLR(SamplingOptimizer):
         foreach: bool = True,
         process_group: Any = None,
     ) -> None:
+        refuse_model(params)
         if nonfinite not in ("raise", "skip"):
             raise ValueError(f'nonfinite must be "raise" or "skip", but got {nonfinite!r}.')
         self.mc_samples: int = whole_number("mc_samples", mc_samples, "a whole number of at least 1", 1, 1 << 32)
@@ -211,7 +229,8 @@ class LieGroupBLR(SamplingOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for settings in self.param_groups:
-            settings.setdefault("curvature", "samples")  # what version 0.1.0 had
+            for name, value in (("curvature", "samples"), ("width_rate", 0.005), ("start_width", None)):
+                settings.setdefault(name, value)  # what version 0.1.0 had
         self.noise = choose_source(self.noise)
         self.process_group = None
         self._clear()
@@ -233,15 +252,27 @@ class LieGroupBLR(SamplingOptimizer):
                         if state:
                             fit_state(name, p, state, settings, self.rule_for(settings))
                         else:
-                            state = self.rule_for(settings).start(p, settings)
+                            state = starting_state(p, settings, self.rule_for(settings))
                         found[p] = family_of(p, state, settings)
         return found
 
     def posterior(self, model: nn.Module) -> Posterior:
-        """A snapshot of the posterior over the model's weights, buffers included; it does not follow later training."""
+        """A snapshot of the posterior over the model's weights, buffers included; it does not follow later training.
+
+        Of an optimizer that was given `named_parameters()`, the model may be an average or another copy of the one it trains:
+        the posterior then has the widths of the training, by name, around that model's weights.
+        """
         families = self.families()
         temperature = {settings["temperature"] for settings in self.param_groups}
-        members = {name: families[p] for name, p in unwrap(model).named_parameters() if p in families}
+        own = dict(unwrap(model).named_parameters())
+        members = {name: families[p] for name, p in own.items() if p in families}
         if not members:
-            raise ValueError("None of the model's parameters is trained by this optimizer. Pass the model it was built for.")
+            names = {name: p for settings in self.param_groups for name, p in named(settings) if "param_names" in settings}
+            common = {name: p for name, p in names.items() if name in own and p in families}
+            members = {name: recentred(name, families[p], own[name]) for name, p in common.items()}
+        if not members:
+            raise ValueError(
+                "None of the model's parameters is trained by this optimizer. Pass the model it was built for. For an average "
+                "of it take optimizer.posterior(model).centred_at(average), or build the optimizer by named_parameters()."
+            )
         return Posterior(model, members, temperature=max(temperature))

@@ -1,8 +1,9 @@
 """The three algorithms of the paper (Alg. 1–3), with defaults that work out of the box, and one for matrices.
 
-The defaults were chosen by stratified 5-fold cross-validation on the digits of scikit-learn: `benchmarks/optimizers.py`, with
-its last results in `results/optimizers.json`. `common` are the options of `LieGroupBLR` that have the same defaults in all of
-them: seed, noise, maximize, nonfinite, foreach and process_group.
+The defaults of Alg. 1–3 were chosen by stratified 5-fold cross-validation on the digits of scikit-learn
+(`benchmarks/optimizers.py`, `results/optimizers.json`), those of rules with `curvature="gauss-newton"` on the tasks that
+docs/out-of-the-box.md names. `common` are the options of `LieGroupBLR` that have the same defaults in all of them: seed,
+noise, maximize, nonfinite, foreach and process_group.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..bases import Base, Normal, Rayleigh
 from ..groups import Additive, DiagonalAffine, Kronecker, Multiplicative
 from ..rule import Absorbed, Adaptive, Metric
 from .optimizer import LieGroupBLR
-from .settings import Common, Prior, named_tensors, require_data_size
+from .settings import AffineOptions, Common, Curvature, Prior, named_tensors, require_data_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -129,27 +130,36 @@ class MultiplicativeBLR(LieGroupBLR):
 
 
 class AffineBLR(LieGroupBLR):
-    """The affine rule (Sec. 4.3, Alg. 3): weights Aε + b, of which both A and b are learned; A starts at 1.
+    """The affine rule (Sec. 4.3): weights Aε + b, of which both A and b are learned.
 
-    The defaults:
+    Widths A come from squares of gradients at the level of the paper's own covector (`curvature="gauss-newton"`,
+    docs/curvature.md), and steps on b are Adam's in units of each tensor. The defaults:
+
+    - `lr=2.0`: a step changes a weight by about 2/√inputs of the size its tensor started with, whatever the loss, N, the
+      base and the widths are; it grows to that over the first 20 steps. Schedule it to zero.
+    - `prior=None`: a precision of 0.001/size², and widths of at most the size that each tensor started with. With a prior that
+      is given, `temperature=None` is 1, the posterior itself; otherwise it is 0.01, a cold posterior: at 1 the widths of deep
+      networks cost more than they give.
+    - `width_rate=0.005`: widths are learned in some 200 steps; faster at first.
+    - `start_width=0.01`: of the size of each tensor, so that a pretrained network starts as it is; None is the base's own.
+    - `base=Normal()`: the shape of the posterior.
+
+    With `curvature="samples"`, or any of the options `scale_lr`, `scale_momentum`, `metric`, `max_step` and `initial_scale`,
+    which are its own, it is Alg. 3 as printed. Its defaults:
 
     - `lr=1.0` with `momentum=0.9`: the step of `SGD(lr=0.1, momentum=0.9)` on b while A is 1.
     - `scale_lr=0.05`: the published experiments' beside 1.0. b moves by A·α·A∇ℓ, so that an A that grows makes steps longer
-      with its square: at `scale_lr=1.0` and a constant `lr` a small network is lost after some 40 epochs of A's growth. A
-      weight on which nothing depends widens by a factor of e^(scale_lr·τ/batch size) in an epoch. Where widths are to be
-      learned in fewer epochs, raise `scale_lr` and lower `lr`.
+      with its square: at `scale_lr=1.0` and a constant `lr` a small network is lost after some 40 epochs of A's growth.
     - `scale_momentum=0.999`: the covector of the scales is mostly noise with one sample; the paper's β₂.
-    - `base`: Normal(3/√N), see `default_base`.
-    - `temperature=1.0`: the posterior itself.
-    - `prior=0.1`: a weak N(0, 10).
-    - `metric=Absorbed()`: what the paper's experiments run. `Fisher()` is Alg. 3 as printed; its step on b falls with the
+    - `base`: Normal(3/√N), see `default_base`; A starts at `initial_scale=1.0`.
+    - `temperature=1.0` and `prior=0.1`: the posterior itself, with a weak N(0, 10).
+    - `metric=Absorbed()`: what the paper's experiments run. `Fisher()` is the metric of Alg. 3; its step on b falls with the
       square of the base's scale, so `lr` must be that much larger; give it `scale_lr=None`, which is `lr`.
     - `max_step=0.2`: a bound on the logarithm of a scale, and on a shift in units of A.
 
     >>> import torch
-    >>> from liebayes.bases import Laplace
     >>> model = torch.nn.Linear(3, 1)
-    >>> optimizer = AffineBLR(model.parameters(), lr=0.1, data_size=100, base=Laplace(0.05))
+    >>> optimizer = AffineBLR(model.parameters(), data_size=100)
     >>> with optimizer.sampled():
     ...     model(torch.ones(8, 3)).square().mean().backward()
     >>> optimizer.step()
@@ -158,38 +168,60 @@ class AffineBLR(LieGroupBLR):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1.0,
+        lr: float | None = None,
         *,
         data_size: int,
-        scale_lr: float | None = 0.05,
         base: Base | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         momentum: float = 0.9,
-        scale_momentum: float = 0.999,
         mc_samples: int = 1,
-        prior: Prior = 0.1,
-        metric: Metric = Absorbed(),
-        max_step: float | None = 0.2,
-        initial_scale: float = 1.0,
-        **common: Unpack[Common],
+        prior: Prior | None = None,
+        curvature: Curvature | None = None,
+        width_rate: float = 0.005,
+        start_width: float | None = 0.01,
+        **options: Unpack[AffineOptions],
     ) -> None:
+        printed = [name for name in options if name in ALGORITHM_3]
+        if curvature is None:
+            curvature = "samples" if printed else "gauss-newton"
+        if curvature == "samples":
+            base = default_base(data_size) if base is None else base
+            settings: dict[str, Any] = {**ALGORITHM_3, **options}
+        elif printed:
+            raise TypeError(
+                f"{', '.join(printed)}: an option of Alg. 3 as printed, which has no meaning with curvature={curvature!r}. "
+                'Leave it out, or pass curvature="samples".'
+            )
+        else:
+            settings = {**_gauss_newton(AFFINE_LR, prior, width_rate, start_width), **options}
+        given = {"lr": lr, "temperature": temperature, "prior": prior}
+        settings |= {name: value for name, value in given.items() if value is not None}
         super().__init__(
             params,
             DiagonalAffine(),
-            default_base(data_size) if base is None else base,
-            lr,
+            Normal() if base is None else base,
             data_size=data_size,
-            scale_lr=scale_lr,
-            temperature=temperature,
             momentum=momentum,
-            scale_momentum=scale_momentum,
             mc_samples=mc_samples,
-            prior=prior,
-            metric=metric,
-            max_step=max_step,
-            initial_scale=initial_scale,
-            **common,
+            curvature=curvature,
+            **settings,
         )
+
+
+ALGORITHM_3: dict[str, Any] = {
+    "lr": 1.0, "scale_lr": 0.05, "scale_momentum": 0.999, "temperature": 1.0, "prior": 0.1, "metric": Absorbed(),
+    "max_step": 0.2, "initial_scale": 1.0,
+}  # fmt: skip
+"""Defaults of `AffineBLR` with `curvature="samples"`."""
+
+AFFINE_LR = 2.0
+"""Its step size with `curvature="gauss-newton"`."""
+
+
+def _gauss_newton(lr: float, prior: Prior | None, width_rate: float, start_width: float | None) -> dict[str, Any]:
+    """Settings of the rules whose widths come from squares of gradients."""
+    temperature = COLD if prior is None else 1.0
+    return {"lr": lr, "temperature": temperature, "prior": prior, "width_rate": width_rate, "start_width": start_width}
 
 
 class KroneckerBLR(LieGroupBLR):
@@ -203,9 +235,8 @@ class KroneckerBLR(LieGroupBLR):
     - `lr=0.7`: a step changes a weight by 0.7 over the number of inputs of its unit (root mean square), whatever the loss, N
       and the prior are; one that all inputs share changes the output by 0.7. Schedule it to zero.
     - `prior=None`: N(0, 1). With a prior that is given, `temperature=None` is 1, the posterior itself; with the one by default
-      it is 0.01, a cold posterior: at 1 the widths of deep networks cost more than they give.
-    - `width_rate=0.005`: widths are learned in some 200 steps; faster at first.
-    - `start_width=0.01`: of the size of each tensor, so that a pretrained network starts as it is.
+      it is 0.01, a cold posterior.
+    - `width_rate` and `start_width` are those of `AffineBLR`.
     - `max_side=600`: a longer side has a diagonal factor.
 
     >>> import torch
@@ -232,21 +263,19 @@ class KroneckerBLR(LieGroupBLR):
         max_side: int = 600,
         **common: Unpack[Common],
     ) -> None:
-        if temperature is None:
-            temperature = COLD if prior is None else 1.0
+        settings = _gauss_newton(lr, prior, width_rate, start_width)
+        settings["prior"] = 1.0 if prior is None else prior
+        if temperature is not None:
+            settings["temperature"] = temperature
         super().__init__(
             params,
             Kronecker(max_side=max_side),
             base,
-            lr,
             data_size=data_size,
-            temperature=temperature,
             momentum=momentum,
             mc_samples=mc_samples,
-            prior=1.0 if prior is None else prior,
             curvature="gauss-newton",
-            width_rate=width_rate,
-            start_width=start_width,
+            **settings,
             **common,
         )
 

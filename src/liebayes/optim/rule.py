@@ -18,6 +18,7 @@ from ..groups import LieGroup, map_blocks
 from ..rule import Adaptive, Form, SecondMoment, State, differential, update
 from ..rule.curvature import Level, ratio
 from .layout import Bucket, Layout, layout_for, working_dtype
+from .posterior_prior import Gaussian
 
 Settings = dict[str, Any]
 ParameterState = dict[str, Any]
@@ -33,10 +34,14 @@ class Elements(NamedTuple):
     state: dict[str, Tensor]
     steps: int
     """How many steps these parameters have taken."""
+    numbers: ParameterState
+    """The state of the first parameter, of which the numbers are meant."""
     level: Any = None
     """What `Rule.levels` says of the first parameter."""
-    unit: float = 1.0
-    """The unit of its steps."""
+    floor: float = 0.0
+    """What `Rule.floor` says of it."""
+    prior: Gaussian | None = None
+    """Of a rule that has the prior in its own place: that of the first parameter, if it is a posterior."""
 
 
 class Moved(NamedTuple):
@@ -74,6 +79,10 @@ class Rule(ABC):
     def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
         """For rules with `traces` in their states: a number for every parameter that depends on the traces of all."""
         raise NotImplementedError
+
+    def floor(self, numbers: ParameterState, settings: Settings) -> float:
+        """For rules whose steps are not those of the scales: what they leave out of A⁻²."""
+        return 0.0
 
     @abstractmethod
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
@@ -159,6 +168,10 @@ class GaussNewtonRule(Rule):
     The shift moves by `lr` times the `step_unit` of its tensor, whatever A, N, the base and the loss are: with M the momentum
     of the gradient, matrix groups along AAᵀM, a natural gradient; elementwise groups along AM, as Adam does, since A is an
     inverse root of squared gradients.
+
+    With `prior=None` each tensor has a weak prior in units of the size it started with, and a limit for widths: a prior that
+    is weak enough for the weights would leave those that the data do not determine so wide that training suffers. Steps then
+    leave out of A⁻² what is left of the start and the limit (`floor`, `free`), which would make steps of all weights alike.
     """
 
     in_kernel = True  # on the diagonal affine group, with an even base
@@ -169,29 +182,80 @@ class GaussNewtonRule(Rule):
     """The share of a new step in the running means of the traces."""
     FASTEST, WARM_UP = 0.15, 5.0
     """Widths are learned faster at first: by a rate of min(FASTEST, WARM_UP/(10 + steps)) at least."""
+    STEPS_UP = 20
+    """Steps on the shift reach their length after so many."""
+    PRIOR, WIDEST = 0.001, 1.0
+    """Without a prior of the user's: δ = PRIOR/size², and widths of WIDEST·size at most."""
+    LONGEST = 10.0
+    """No weight moves by more than this times the length of a step, under elementwise groups: lengths are in units of the
+    gradients before, which may have been next to nothing."""
+    SEEN = 0.001
+    """The share of a floor under A⁻² that steps on the shift see."""
+
+    def __init__(self) -> None:
+        self._left_of_start: dict[float, list[float]] = {}
 
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
         point = p.detach().to(working_dtype(p))
-        width = 1.0 if settings["start_width"] is None else settings["start_width"] * starting_size(point, settings)
+        size = starting_size(point, settings)
+        width = 1.0 if settings["start_width"] is None else settings["start_width"] * size
         layout = layout_for(settings["group"], settings["base"], p.dtype)
         return {
             **layout.start(point, width),
             "momentum_shift": torch.zeros_like(point),
-            "traces": torch.zeros(2, dtype=torch.float64, device=p.device),  # running means of both
+            "traces": torch.zeros(3, dtype=torch.float64, device=p.device),  # running means
             "unit": step_unit(point, settings),
+            "size": size,
             "steps": 0,
         }
 
     def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
-        """c for every tensor, from the traces of all up to the step before, (tensors, 2); 0 for those that have none yet."""
+        """c for every tensor, from the traces of all up to the step before, (tensors, 3); 0 for those that have none yet."""
         known = torch.tensor([count > 0 for count in steps], device=traces.device)
-        exact, squares = (traces * known.unsqueeze(-1)).unbind(-1)
+        exact, squares, _ = (traces * known.unsqueeze(-1)).unbind(-1)
         draws = samples * min(max(steps), 2 / self.FADING) if steps else 0
         return ratio(Level(exact, squares, 1.0, 1 / max(draws, 1))) * known
 
     def width_rate(self, steps: int, settings: Settings) -> float:
         """ρ after so many steps. The first one tells the level, and leaves widths as they are."""
         return max(settings["width_rate"], min(self.FASTEST, self.WARM_UP / (steps + 10))) if steps else 0.0
+
+    def length(self, steps: int, settings: Settings) -> float:
+        """lr; where steps are not natural, growing over the first of them, in which the scales are still being learned."""
+        return settings["lr"] * (min(1.0, (steps + 1) / self.STEPS_UP) if settings["group"].elementwise else 1.0)
+
+    def pull(self, numbers: ParameterState, settings: Settings) -> float:
+        """The precision δ of the prior. One that is a function is seen through its gradient."""
+        prior = settings["prior"]
+        if prior is None:
+            return self.PRIOR / numbers["size"] ** 2
+        return 0.0 if callable(prior) else prior
+
+    def stiffness(self, numbers: ParameterState, settings: Settings) -> float:
+        """The prior's precision as widths see it, in units of the entropy: δ/τ, or that of the limit by default."""
+        if settings["prior"] is None:
+            return (self.WIDEST * numbers["size"]) ** -2
+        return self.pull(numbers, settings) / settings["temperature"]
+
+    def floor(self, numbers: ParameterState, settings: Settings) -> float:
+        """What of A⁻² is left out of steps: without a prior, what is left of the start, and the limit."""
+        if settings["prior"] is not None:
+            return 0.0
+        left = self.left_of_start(numbers["steps"], settings["width_rate"])
+        start = 1.0 if settings["start_width"] is None else settings["start_width"] * numbers["size"]
+        return left / start**2 + (1 - left) * settings["base"].variance * self.stiffness(numbers, settings)
+
+    def left_of_start(self, steps: int, width_rate: float) -> float:
+        """Π(1 − ρ): A⁻² is a running mean of precisions, in which this is the weight of the first."""
+        shares = self._left_of_start.setdefault(width_rate, [1.0])
+        while len(shares) <= steps:
+            shares.append(shares[-1] * (1 - self.width_rate(len(shares) - 1, {"width_rate": width_rate})))
+        return shares[steps]
+
+    def free(self, elements: Elements, settings: Settings) -> Tensor:
+        """What makes of a scale A that of the data alone, as Adam has it; SEEN of the rest is its ε."""
+        share = settings["group"].variance(elements.element, 1.0) * elements.floor
+        return (1 - (1 - self.SEEN) * share).clamp_min(self.SEEN).rsqrt()
 
     def fading(self, steps: int) -> float:
         """The share of a new step in the running means."""
@@ -200,16 +264,23 @@ class GaussNewtonRule(Rule):
     def covector(
         self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
     ) -> list[Tensor]:
-        """The covector of the scales without its level and Var(ε), the gradient, and two traces: Σ(θ − E[θ])·∇ℓ and Σw²."""
+        """The scales' covector without its level and Var(ε), the gradient, and traces: Σ(θ − E[θ])·∇ℓ, Σw², Σ(free·w)²."""
         group, g = settings["group"], elements.element
         mean, transpose = group.act_with_transpose(g, torch.full_like(theta, settings["base"].mean))
-        if not callable(settings["prior"]):
-            gradient = gradient.add(mean, alpha=settings["prior"] / settings["data_size"])
+        if elements.prior is not None:
+            pull = elements.prior.curvature * (mean - elements.prior.mean)
+            gradient = gradient.add(pull, alpha=1 / settings["data_size"])
+        else:
+            gradient = gradient.add(mean, alpha=self.pull(elements.numbers, settings) / settings["data_size"])
         whitened = transpose(gradient)
         exact = torch.linalg.vecdot((theta - mean).flatten(), gradient.flatten())
         squares = torch.linalg.vecdot(whitened.flatten(), whitened.flatten())
         blocks = group.pullback_at_identity(g, whitened, whitened)._replace(**{group.shift_block: gradient})
-        return [*blocks, torch.stack([exact, squares])]
+        steps = squares
+        if group.elementwise:
+            free = (whitened * self.free(elements, settings)).flatten()
+            steps = torch.linalg.vecdot(free, free)
+        return [*blocks, torch.stack([exact, squares, steps])]
 
     def advance(self, elements: Elements, covector: list[Tensor], settings: Settings) -> Moved:
         group, base, g, state = settings["group"], settings["base"], elements.element, elements.state
@@ -217,26 +288,32 @@ class GaussNewtonRule(Rule):
         xi = type(g)(*blocks)
         shift = getattr(g, group.shift_block)
         momentum = torch.lerp(getattr(xi, group.shift_block), state["momentum_shift"], settings["momentum"])
-        traces = traces * traces.new_tensor([1.0, base.variance])  # so that ε has variance 1 in both
+        traces = traces * traces.new_tensor([1.0, base.variance, 1.0])  # so that ε has variance 1 in the first two
         running = torch.lerp(state["traces"], traces, self.fading(elements.steps))
         direction = group.act_with_transpose(g, momentum)[1](momentum)
         if group.elementwise:  # in units of a running mean, that of the step before
-            squares = (state["traces"] if elements.steps else traces)[1] / base.variance
+            direction = direction * self.free(elements, settings)
+            squares = (state["traces"] if elements.steps else traces)[2]
         else:
             direction = group.act(g, direction) - shift
             squares = direction.square().sum()
         size = (squares / direction.numel()).sqrt().clamp_min(torch.finfo(direction.dtype).tiny)
+        direction = direction / size
+        if group.elementwise:
+            direction = direction.clamp(-self.LONGEST, self.LONGEST)
         moved = g if elements.steps == 0 else self._with_widths(g, xi, elements, settings)
         if base.mean:  # widths turn about the mean
             noise = torch.full_like(shift, base.mean)
             shift = shift + group.act(g, noise) - group.act(moved, noise)
-        shift = shift - direction * (settings["lr"] * elements.unit / size)
+        shift = shift - direction * (self.length(elements.steps, settings) * elements.numbers["unit"])
         return Moved(moved._replace(**{group.shift_block: shift}), {"momentum_shift": momentum, "traces": running}, 0)
 
     def _with_widths(self, g: Any, xi: Any, elements: Elements, settings: Settings) -> Any:
-        group, variance, prior = settings["group"], settings["base"].variance, settings["prior"]
+        group, variance = settings["group"], settings["base"].variance
         curvature = elements.level * (variance * settings["data_size"] / settings["temperature"])
-        stiffness = 0.0 if callable(prior) else prior / settings["temperature"]
+        stiffness: Any = self.stiffness(elements.numbers, settings)
+        if elements.prior is not None:
+            stiffness = elements.prior.curvature / settings["temperature"]
         S = map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), xi)
         return group.average_precision(g, S, self.width_rate(elements.steps, settings))
 

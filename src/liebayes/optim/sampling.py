@@ -20,14 +20,16 @@ from .. import distributed
 from .noise import Noise, Source
 from .protocol import GradientMarks, Phase, Progress, SampleBuffers, nonzero, require_dense, require_local_gradients
 from .rule import Rule
+from .settings import NUMBERS, named, require_numbers, require_parameter
 from .store import all_finite
 from .stores import Stores
+from .watch import Watch
 
 R = TypeVar("R")
 
 
 class NonFiniteError(RuntimeError):
-    """A gradient was not finite. The optimizer and the parameters are as they were before the step."""
+    """A gradient, or the result of a step, was not finite. Parameters and optimizer are as they were before the step."""
 
 
 def in_turn(method: Callable[[Any], R]) -> Callable[[Any], R]:
@@ -69,7 +71,9 @@ class SamplingOptimizer(Optimizer):
         self._buffers = SampleBuffers()
         self._stores = Stores(self)
         self._ranks_checked = False
+        self._settings_checked: list[Any] = []
         self._progress = Progress([])
+        self._watch = Watch()
 
     def _forget(self) -> None:
         """Drops the samples since the last step."""
@@ -256,6 +260,7 @@ class SamplingOptimizer(Optimizer):
         if self._progress.folds and closure is None:
             self._refuse_late_changes()
         self._advance()
+        self._watch.see_step(self.param_groups, self.bounded, loss)
         return loss
 
     def _evaluate(self, closure: Callable[..., Any], batch: tuple[Any, ...] | None) -> Any:
@@ -266,6 +271,7 @@ class SamplingOptimizer(Optimizer):
             for part in parts:
                 with self._sample_in_module(late_backward=False), torch.enable_grad():
                     losses.append(closure(*part))
+                self._watch.see_closure(losses[0])
                 if self.mc_samples > 1:
                     self._fold(watch=False)
             progress = self._progress
@@ -313,6 +319,7 @@ class SamplingOptimizer(Optimizer):
         """The update, for every parameter that has a gradient on any rank; nothing is written before all ranks agree."""
         progress = self._progress
         ranks = distributed.world_size(self.process_group)
+        self._require_settings()
         if not progress.folds:
             self._refuse_stray_gradients()
             found = [gradient for p in progress.parameters if (gradient := p.grad) is not None]
@@ -330,14 +337,27 @@ class SamplingOptimizer(Optimizer):
             finite, used = self._agree(finite, own)
         if not finite:
             return self._skip()
-        if progress.folds or (ranks > 1 and not self._stores.sharded):
-            self.bounded = self.bounded + self._stores.advance_by_sums(used, progress.folds)
-        else:
-            self._require_observations()
-            self.bounded = self.bounded + self._stores.advance()
+        if not self._plan(used, ranks):
+            return self._skip_result()
+        self.bounded = self.bounded + self._stores.advance()
         self.steps += 1
         self.clock += 1
         self._forget()
+
+    def _plan(self, used: set[int], ranks: int) -> bool:
+        """Prepares the step. Returns whether all that it would write is finite, on all ranks; nothing has changed yet."""
+        try:
+            if self._progress.folds or (ranks > 1 and not self._stores.sharded):
+                finite = self._stores.plan_by_sums(used, self._progress.folds)
+            else:
+                self.rule.require_observations(self._progress.parameters)
+                finite = self._stores.plan()
+            if ranks > 1:
+                finite, _ = self._agree(finite, used)
+            return finite
+        except BaseException:
+            self._forget()
+            raise
 
     def _agree(self, finite: bool, used: set[int]) -> tuple[bool, set[int]]:
         """Whether all ranks have finite gradients, and the parameters that have one on any rank."""
@@ -348,13 +368,6 @@ class SamplingOptimizer(Optimizer):
         if not (lost or self._stores.sharded or self._ranks_checked):
             self._ranks_checked = require_local_gradients(parameters, self.param_groups, self.process_group)
         return not lost, {id(p) for p, yes in zip(parameters, use, strict=True) if yes}
-
-    def _require_observations(self) -> None:
-        try:
-            self.rule.require_observations(self._progress.parameters)
-        except RuntimeError:
-            self._forget()
-            raise
 
     def _skip(self) -> None:
         """A gradient was not finite: the step is left out, or refused."""
@@ -367,6 +380,35 @@ class SamplingOptimizer(Optimizer):
             f"A gradient was not finite at step {self.steps}; nothing was changed. Lower lr or the loss's scale, "
             'or pass nonfinite="skip" to leave such steps out.'
         )
+
+    def _skip_result(self) -> None:
+        """The same of a step whose gradients are finite, but whose result is not."""
+        self._forget()
+        self.clock += 1
+        for settings in self.param_groups:
+            for name, p in named(settings):
+                require_parameter(name, p, settings["group"])  # a magnitude that was set to 0, for one
+        if self.nonfinite == "skip":
+            self.skipped += 1
+            return
+        limits = sorted({str(settings["max_step"]) for settings in self.param_groups})
+        raise NonFiniteError(
+            f"Gradients were finite at step {self.steps}, but the step would have written infinite or NaN numbers; nothing "
+            f"was changed. Lower lr or the loss's scale, bound steps by max_step (now {', '.join(limits)}), or pass "
+            'nonfinite="skip" to leave such steps out.'
+        )
+
+    def _require_settings(self) -> None:
+        """Settings may be changed at any time, by schedulers for one: those that are new are checked."""
+        now = [tuple(map(settings.get, NUMBERS)) for settings in self.param_groups]
+        if now != self._settings_checked:
+            try:
+                for i, settings in enumerate(self.param_groups):
+                    require_numbers(settings, f"Parameter group {i}: ")
+            except ValueError:
+                self._forget()
+                raise
+            self._settings_checked = now
 
 
 def _no_gradient() -> RuntimeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 from collections.abc import Callable, Collection
@@ -12,15 +11,18 @@ from typing import Any, Literal, TypedDict, get_args
 import torch
 from torch import Tensor
 
-from ..distributed import require_shardable
-from ..groups import LieGroup, Product
+from ..distributed import is_sharded, require_shardable
+from ..groups import DiagonalAffine, LieGroup, Product
+from ..posterior import Posterior
 from ..rule.family import require_base, require_fit, require_group
-from ..rule.metric import require_metric
+from ..rule.metric import Metric, require_metric
 from .layout import layout_for
 from .noise import Source
+from .of_torch import WRITTEN_BY_OTHERS, refuse_unknown, require_real_lr
+from .posterior_prior import PosteriorPrior
 from .rule import inputs_of, root_mean_square, unit_of
 
-Prior = float | Callable[[Tensor], Tensor]
+Prior = float | Callable[[Tensor], Tensor] | Posterior
 Curvature = Literal["samples", "gauss-newton"]
 
 
@@ -33,6 +35,16 @@ class Common(TypedDict, total=False):
     nonfinite: Literal["raise", "skip"]
     foreach: bool
     process_group: Any
+
+
+class AffineOptions(Common, total=False):
+    """The same for `AffineBLR`, with what only Alg. 3 as printed has."""
+
+    scale_lr: float | None
+    scale_momentum: float | None
+    metric: Metric
+    max_step: float | None
+    initial_scale: float
 
 
 OBJECTS = ("group", "base", "metric", "prior")
@@ -49,6 +61,8 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
     `options` are those that a group may have of its own.
     """
     _require_known(settings, options)
+    require_real_lr(settings["lr"])
+    _resolve_prior(settings)
     require_numbers(settings)
     group, base = settings["group"], settings["base"]
     require_group(group)
@@ -75,6 +89,21 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
         layout_for(group, base, p.dtype)
 
 
+def _resolve_prior(settings: dict[str, Any]) -> None:
+    """A posterior as prior is, for a parameter group, the families of its parameters."""
+    prior = settings["prior"]
+    given = prior.posterior if isinstance(prior, PosteriorPrior) else prior  # of a group that was copied
+    if isinstance(given, Posterior):
+        settings["prior"] = prior = PosteriorPrior(given, named(settings))
+        if settings["curvature"] == "gauss-newton":
+            if not isinstance(settings["group"], DiagonalAffine):
+                raise ValueError(
+                    f"A posterior as prior needs a width for every weight, not {settings['group']}. Use AffineBLR."
+                )
+            for p in settings["params"]:
+                prior.gaussian(p)  # a family that is no Gaussian is refused
+
+
 def _require_gauss_newton(settings: dict[str, Any]) -> None:
     group, base = settings["group"], settings["base"]
     if not group.affine_action or not hasattr(group.at(torch.ones(1)), group.shift_block):
@@ -88,6 +117,12 @@ def _require_gauss_newton(settings: dict[str, Any]) -> None:
         raise ValueError(f'curvature="gauss-newton" needs a base with a variance, but {base} has {base.variance}.')
     if settings["temperature"] == 0:
         raise ValueError('curvature="gauss-newton" needs a positive temperature: at 0 the best width is 0. Use "samples".')
+    for name, p in named(settings):
+        if is_sharded(p):
+            raise ValueError(
+                f'The parameter {name} is sharded, but curvature="gauss-newton" measures whole tensors. Use "samples", which '
+                "AffineBLR takes as an argument, or DistributedDataParallel."
+            )
     set_typical_sizes(settings, [p for p in settings["params"] if p.ndim > 1] or settings["params"])
 
 
@@ -135,12 +170,16 @@ def written(settings: dict[str, Any]) -> dict[str, Any]:
 
 def describe(value: Any) -> Any:
     """The text of an object; functions are known by their name only."""
-    if callable(value):
+    if callable(value) and not isinstance(value, PosteriorPrior):
         return f"function {getattr(value, '__qualname__', type(value).__name__)}"
     return value if isinstance(value, (int, float, str)) else repr(value)
 
 
 # Numbers.
+
+
+NUMBERS = ("lr", "scale_lr_ratio", "data_size", "temperature", "momentum", "scale_momentum", "prior", "max_step", "width_rate")
+"""Settings that a step computes with, which may change from step to step."""
 
 
 def is_number(settings: dict[str, Any], name: str) -> bool:
@@ -185,20 +224,16 @@ def whole_number(name: str, value: Any, expected: str = "a whole number", least:
 
 
 def _require_known(settings: dict[str, Any], options: Collection[str]) -> None:
-    """Refuses keys that would have no effect. Others, such as names and what schedulers keep, are the user's own."""
+    """Refuses keys that would have no effect; what schedulers and trainers keep there has a meaning for them."""
     for key in settings:
         if key in OF_THE_OPTIMIZER:
             raise ValueError(
                 f"A parameter group has {key}={settings[key]!r}, but {key} belongs to the whole optimizer. Pass it there, "
                 "beside the parameter groups."
             )
-        # What schedulers write is less like an option than this: base_momentum is 0.81 of scale_momentum.
-        close = [] if key in options else difflib.get_close_matches(key, [*options, *OF_THE_OPTIMIZER], 1, cutoff=0.82)
-        if close:
-            raise ValueError(
-                f"A parameter group has the key {key!r}, which is no option and would have no effect. Did you mean "
-                f"{close[0]!r}? Give a key of your own a name less like it."
-            )
+    unknown = {key: value for key, value in settings.items() if key not in options and key not in WRITTEN_BY_OTHERS}
+    where = ", which a parameter group has: it would have no effect"
+    refuse_unknown("The optimizer", unknown, [*options, *OF_THE_OPTIMIZER], where)
 
 
 def require_numbers(settings: dict[str, Any], where: str = "") -> None:
@@ -224,5 +259,7 @@ def require_numbers(settings: dict[str, Any], where: str = "") -> None:
     ok = number("scale_momentum") and 0 <= beta < 1
     require("scale_momentum", ok or (beta is None and not of_checkpoint), "in [0, 1), or None")
     prior = settings["prior"]
-    require("prior", callable(prior) or (number("prior") and prior >= 0), "a precision of zero or more, or a function")
+    relative = prior is None and settings["curvature"] == "gauss-newton"
+    ok = relative or callable(prior) or (prior is not None and number("prior") and prior >= 0)
+    require("prior", ok, "a precision of zero or more, a function, or a posterior")
     require("maximize", isinstance(settings["maximize"], bool), "True or False")

@@ -13,15 +13,16 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..distributed import draw_like, full, is_sharded
+from ..distributed import draw_like, full, is_sharded, local
 from ..rule import Family
 from .layout import SIZE, Bucket, buckets, in_memory_order, layout_for, working_dtype
 from .noise import Noise
+from .posterior_prior import PosteriorPrior
 from .rule import Elements, ParameterState, Rule, Settings
 
 Sums = dict[Tensor, list[Tensor]]
@@ -59,6 +60,8 @@ class Store(ABC):
         """Of each parameter, from `gather` on until a fold or an advance has used them."""
         self.levels: Tensor | None = None
         """What `Rule.levels` has said of each parameter for this step."""
+        self.sums_changed: bool = True
+        """Whether something else than a fold has written into the sums."""
         names = [name for name, value in states[0].items() if isinstance(value, Tensor)]
         self._state_of = operator.itemgetter(*names, names[0])  # twice the first, so that it is a tuple always
         self._state_tensors = self._states_now()
@@ -98,7 +101,7 @@ class Store(ABC):
         return "traces" in self.states[0]
 
     def traces(self) -> Tensor:
-        """The traces of all parameters, (parameters, 2)."""
+        """The traces of all parameters, (parameters, 3)."""
         return torch.stack([state["traces"].to("cpu", torch.float64) for state in self.states])
 
     @property
@@ -122,12 +125,23 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def advance(self) -> int | Tensor:
-        """g ← g·exp(−αM♯) with the covector at the samples, for parameters with a gradient. Returns how many were bounded."""
+    def plan(self) -> bool:
+        """Prepares g ← g·exp(−αM♯) with the covector at the samples, for parameters with a gradient; `advance` takes it.
+
+        Returns whether all that it would write is finite. Nothing has changed yet.
+        """
 
     @abstractmethod
-    def advance_by_sums(self, use: Sequence[bool], count: int) -> int | Tensor:
+    def plan_by_sums(self, use: Sequence[bool], count: int) -> bool:
         """The same with the mean of the `count` covectors in the sums, for the parameters to use."""
+
+    @abstractmethod
+    def advance(self) -> int | Tensor:
+        """Takes the step that was planned. Returns how many coordinates were bounded."""
+
+    def release(self) -> None:
+        """Keeps no gradient and no plan alive."""
+        self.gradients = []
 
 
 def _layouts(parameters: list[Tensor]) -> list[Any]:
@@ -144,6 +158,8 @@ class TorchStore(Store):
     def __init__(self, *arguments: Any, together: bool) -> None:
         super().__init__(*arguments)
         self.together = together  # small parameters share a bucket
+        self._planned: list[_Planned] = []
+        self._used: Sequence[int] = ()
 
     def draw(self, noise: Noise) -> None:
         for bucket, places in self._buckets(range(len(self.parameters))):
@@ -182,33 +198,46 @@ class TorchStore(Store):
             blocks.append(torch.zeros_like(p, dtype=block.dtype, requires_grad=False) if flat else torch.zeros_like(block))
         return blocks[number]
 
-    def advance(self) -> int | Tensor:
+    def plan(self) -> bool:
         used = [i for i, gradient in enumerate(self.gradients) if gradient is not None]
-        return self._advance(used, self._covector)
+        return self._plan(used, self._covector)
 
-    def advance_by_sums(self, use: Sequence[bool], count: int) -> int | Tensor:
+    def plan_by_sums(self, use: Sequence[bool], count: int) -> bool:
         def mean(bucket: Bucket, places: list[int], elements: Elements) -> Any:
             dtype = working_dtype(bucket.parameters[0])
             blocks = zip(*(self.sums[p] for p in bucket.parameters), strict=True)
             means = [bucket.read(list(block), dtype) / count for block in blocks]
             return means if self.rule.whole_tensors else type(elements.element)(*means)
 
-        return self._advance([i for i, yes in enumerate(use) if yes], mean)
+        return self._plan([i for i, yes in enumerate(use) if yes], mean)
 
-    def _advance(self, used: Sequence[int], covector: Callable[[Bucket, list[int], Elements], Any]) -> int | Tensor:
-        bounded: int | Tensor = 0
+    def _plan(self, used: Sequence[int], covector: Callable[[Bucket, list[int], Elements], Any]) -> bool:
+        self._planned, self._used = [], used
         for bucket, places in self._buckets(used):
-            elements, states = self._elements(bucket, places), [self.states[i] for i in places]
-            step = compiled_step() if bucket.parameters[0].is_cuda else bucket_step
+            elements = self._elements(bucket, places)
+            step = compiled_step() if COMPILES and bucket.parameters[0].is_cuda else bucket_step
             xi = covector(bucket, places, elements)
-            point, results, count = step(self.rule, self.settings, elements, xi, bucket.parameters[0].dtype)
-            for name, values in results.items():
+            new = step(self.rule, self.settings, elements, xi, bucket.parameters[0].dtype)
+            self._planned.append(_Planned(bucket, places, new))
+        news = [planned.new for planned in self._planned]
+        values = [value for new in news for value in (new.point, *new.states.values())]
+        return all_finite([new.total for new in news]) or all_finite(values)
+
+    def advance(self) -> int | Tensor:
+        bounded: int | Tensor = 0
+        for bucket, places, new in self._planned:
+            states = [self.states[i] for i in places]
+            for name, values in new.states.items():
                 bucket.write(values, [each[name] for each in states])
-            bucket.write(point, [p.detach() for p in bucket.parameters])
-            bounded = bounded + count
-        for i in used:
+            bucket.write(new.point, [p.detach() for p in bucket.parameters])
+            bounded = bounded + new.bounded
+        for i in self._used:
             self.states[i]["steps"] += 1
         return bounded
+
+    def release(self) -> None:
+        super().release()
+        self._planned = []
 
     def _buckets(self, used: Sequence[int]) -> Iterator[tuple[Bucket, list[int]]]:
         """Parameters that can be worked on together, of one dtype, device and age, with their places in the store."""
@@ -236,8 +265,10 @@ class TorchStore(Store):
         point = bucket.read([p.detach() for p in bucket.parameters], dtype)
         layout = layout_for(settings["group"], settings["base"], first.dtype)
         level = None if self.levels is None else self.levels[places[0]].to(dtype)
-        steps, unit = states[0]["steps"], states[0].get("unit", 1.0)
-        return Elements(layout, point, layout.element(point, state), state, steps, level, unit)
+        floor, prior = self.rule.floor(states[0], settings), settings["prior"]
+        known = prior.gaussian(first) if isinstance(prior, PosteriorPrior) and not self.rule.prior_in_covector else None
+        element = layout.element(point, state)
+        return Elements(layout, point, element, state, states[0]["steps"], states[0], level, floor, known)
 
     def _covector(self, bucket: Bucket, places: list[int], elements: Elements) -> Any:
         dtype, settings = working_dtype(bucket.parameters[0]), self.settings
@@ -248,20 +279,49 @@ class TorchStore(Store):
         if settings["maximize"]:
             gradient = -gradient
         prior, N = settings["prior"], settings["data_size"]
-        if callable(prior):
+        if isinstance(prior, PosteriorPrior):
+            if self.rule.prior_in_covector:
+                pairs = zip(bucket.parameters, samples, strict=True)
+                gradient = gradient.add(bucket.read([prior.gradient(p, s) for p, s in pairs], dtype), alpha=1 / N)
+        elif callable(prior):
             gradient = gradient.add(bucket.read([prior_gradient(prior, sample) for sample in samples], dtype), alpha=1 / N)
         elif prior and self.rule.prior_in_covector:
             gradient = gradient.add(theta, alpha=prior / N)
         return self.rule.covector(elements, bucket, theta, gradient, settings)
 
 
-def bucket_step(
-    rule: Rule, settings: Settings, elements: Elements, covector: Any, dtype: torch.dtype
-) -> tuple[Tensor, dict[str, Tensor], int | Tensor]:
-    """The new point and states of a bucket, and how many coordinates were bounded: tensors in, tensors out."""
+class _New(NamedTuple):
+    """What a step leaves of a bucket."""
+
+    point: Tensor
+    states: dict[str, Tensor]
+    bounded: int | Tensor
+    """How many coordinates `max_step` has bounded."""
+    total: Tensor
+    """The sum of all numbers: finite only if they are."""
+
+
+class _Planned(NamedTuple):
+    """A step that is not taken yet."""
+
+    bucket: Bucket
+    places: list[int]
+    new: _New
+
+
+def bucket_step(rule: Rule, settings: Settings, elements: Elements, covector: Any, dtype: torch.dtype) -> _New:
+    """One step of a bucket: tensors in, tensors out."""
     moved = rule.advance(elements, covector, settings)
     point, state = elements.layout.store(elements.point, moved.element, dtype)
-    return point, {**state, **moved.memory}, moved.bounded
+    states = {**state, **moved.memory}
+    total = point.sum(dtype=elements.point.dtype)
+    for values in states.values():
+        total = total + values.sum()
+    return _New(point, states, moved.bounded, total)
+
+
+COMPILES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Whether torch.compile takes `bucket_step` as one graph: that of 2.13 does, those of 2.6 and 2.9 do not."""
 
 
 @functools.cache
@@ -273,7 +333,7 @@ def compiled_step() -> Callable[..., Any]:
 def all_finite(gradients: Sequence[Tensor]) -> bool:
     """Whether no gradient has an infinite or NaN value. Shards: those of this rank."""
     # A sum is quickest, and finite only if all its numbers are; that of large numbers may overflow.
-    for gradient in [g.to_local() if is_sharded(g) else g for g in gradients]:  # pyright: ignore[reportAttributeAccessIssue]
+    for gradient in [local(g) for g in gradients]:
         total = gradient.sum(dtype=torch.float64 if gradient.dtype == torch.float64 else torch.float32)
         if not (bool(total.isfinite()) or bool(gradient.isfinite().all())):
             return False
@@ -295,6 +355,16 @@ def prior_gradient(prior: Callable[..., Any], theta: Tensor) -> Tensor:
 
 
 # States that fit their parameter.
+
+
+def starting_state(p: Tensor, settings: Settings, rule: Rule) -> ParameterState:
+    """The state of a parameter before its first step; with a posterior as prior, training starts with its widths."""
+    state, prior = rule.start(p, settings), settings["prior"]
+    if isinstance(prior, PosteriorPrior) and "log_scale" in state:
+        width = prior.log_width(p, settings["base"].stddev)
+        if width is not None and width.shape == state["log_scale"].shape:
+            state["log_scale"] = in_layout_of(p, width.to(state["log_scale"].dtype))
+    return state
 
 
 def fit_state(name: str, p: Tensor, state: ParameterState, settings: Settings, rule: Rule) -> None:

@@ -22,7 +22,7 @@ from .native_store import NativeGaussNewtonStore, NativeStore, in_plain_memory, 
 from .noise import Noise
 from .rule import GaussNewtonRule, Rule
 from .settings import named
-from .store import Store, Sums, TorchStore, all_finite, fit_state, in_layout_of
+from .store import Store, Sums, TorchStore, all_finite, fit_state, in_layout_of, starting_state
 
 if TYPE_CHECKING:
     from .sampling import SamplingOptimizer
@@ -116,7 +116,7 @@ class Stores:
         for settings in optimizer.param_groups:
             for name, p in named(settings):
                 if p.requires_grad and not optimizer.state[p]:
-                    optimizer.state[p].update(optimizer.rule_for(settings).start(p, settings))
+                    optimizer.state[p].update(starting_state(p, settings, optimizer.rule_for(settings)))
                 elif p.requires_grad:
                     fit_state(name, p, optimizer.state[p], settings, optimizer.rule_for(settings))
 
@@ -162,9 +162,9 @@ class Stores:
             store.gather()
 
     def release(self) -> None:
-        """Keeps no gradient alive."""
+        """Keeps no gradient and no plan alive."""
         for store in self._stores:
-            store.gradients = []
+            store.release()
 
     def all_finite(self) -> bool:
         """Whether all gradients are finite."""
@@ -179,25 +179,26 @@ class Stores:
                 finite &= all_finite([block for p in store.parameters for block in self._sums[p]])
         return finite
 
-    def advance(self) -> int | Tensor:
-        """A step along the covector of the sample in the buffers. Returns how many coordinates were bounded."""
+    def plan(self) -> bool:
+        """Prepares a step along the covector of the sample in the buffers. Returns whether it is finite; nothing changes."""
         self._begin_step(1)
-        bounded: int | Tensor = 0
-        for store in self._stores:
-            bounded = bounded + store.advance()
-        return bounded
+        return all(store.plan() for store in self._stores)
 
-    def advance_by_sums(self, used: set[int], folds: int) -> int | Tensor:
-        """A step along the mean of the folded covectors, of all ranks, for the parameters with these identities."""
+    def plan_by_sums(self, used: set[int], folds: int) -> bool:
+        """The same along the mean of the folded covectors, of all ranks, for the parameters with these identities."""
         group = self._optimizer.process_group
         count = max(folds, 1)
         if distributed.world_size(group) > 1 and not self.sharded:
             self._average_over_ranks(used, folds, group)
             count = 1
         self._begin_step(max(folds, 1) * (1 if self.sharded else distributed.world_size(group)))
+        return all(store.plan_by_sums([id(p) in used for p in store.parameters], count) for store in self._stores)
+
+    def advance(self) -> int | Tensor:
+        """Takes the step that was planned. Returns how many coordinates were bounded."""
         bounded: int | Tensor = 0
         for store in self._stores:
-            bounded = bounded + store.advance_by_sums([id(p) in used for p in store.parameters], count)
+            bounded = bounded + store.advance()
         return bounded
 
     def _begin_step(self, samples: int) -> None:
@@ -213,6 +214,8 @@ class Stores:
         if not folds:  # only other ranks have gradients; here prior and entropy count
             self.fold(first=True)
         blocks = [block for store in self._stores for p in store.parameters if id(p) in used for block in self._sums[p]]
+        for store in self._stores:
+            store.sums_changed = True
         for block in blocks if folds > 1 else []:
             block.div_(folds)  # this rank's own number of samples, which others need not have
         if blocks:

@@ -45,6 +45,8 @@ class History:
     """E_q[loss] − τ·H(q) of the result, from fresh samples."""
     final_error: float = float("nan")
     """The standard error of `final_objective`."""
+    retreats: int = 0
+    """How many steps began with narrower widths because the loss had no finite value."""
     newton_steps: int = 0
     """How many of Newton's steps were taken after the run: by mean-field families, under correlation."""
     starts: list[float] = field(default_factory=list)

@@ -75,7 +75,7 @@ class Member(ABC):
                 *torch.quantile(x.double(), x.new_tensor([0.05, 0.95]).double()).tolist(),
             )
             for part, values in named_parts(theta).items()
-            for name, x in _columns(part, values)
+            for name, x in columns(part, values)
         ]
         return Summary(tuple(rows))
 
@@ -141,7 +141,8 @@ def named_parts(theta: Any, name: str = "") -> dict[str, Tensor]:
     return found
 
 
-def _columns(name: str, values: Tensor) -> list[tuple[str, Tensor]]:
+def columns(name: str, values: Tensor) -> list[tuple[str, Tensor]]:
+    """The numbers of a tensor with a leading dimension of draws, one after the other by name."""
     if values.ndim == 1:
         return [(name, values)]
     places = itertools.product(*map(range, values.shape[1:]))

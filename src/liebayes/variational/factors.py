@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -132,6 +133,13 @@ class Factor:
         self.start = moved
         if not self.relative:
             self.state = self.state._replace(element=moved)
+
+    def narrow(self, scale: float) -> None:
+        """g ← g·(scale), about the same centre; nothing for groups that cannot."""
+        like = blocks_of(self.identity)[-1]
+        centre = like.new_full(self.group.event_shape(self.start), 1.0 if self.group.positive else 0.0)
+        with contextlib.suppress(ValueError):  # a group may have no `at`
+            self.state = self.state._replace(element=self.group.compose(self.state.element, self.group.at(centre, scale)))
 
     def take(self, step: Any, part: float) -> None:
         """g ← g·exp(−part·step), outside the run."""

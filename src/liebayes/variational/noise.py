@@ -1,18 +1,44 @@
-"""Noise for `fit`, drawn ahead of its use: many steps at once, and beside the work where there is a second core."""
+"""Noise for `fit`: how many samples a step has, and drawing them ahead of their use, beside the work on a second core.
+
+Full-rank families have many numbers to learn from few samples. In the coordinates of the noise the gradients are Hε, and the
+covector of the linear part, at the samples, is the mean of (H − 1)εεᵀ: its square is (1 + d/n)·|H − 1|² in expectation, for n
+samples and d numbers in each row. Steps −α times that shrink |H − 1|² by 1 − 2α + α²(1 + d/n), best at α = n/(n + d), and let
+it grow from twice that on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from ..groups import blocks_of
+from .factors import Factor
+
 AHEAD = 1 << 20
 """How many numbers are drawn at once, if a step needs fewer."""
 SMALL = 1 << 16
 """How many numbers a step may have that a second thread is no help for."""
+
+
+def samples_for(factors: Sequence[Factor], lr: float) -> int:
+    """Enough for steps of size `lr`, and 16 at least."""
+    return max(16, *(math.ceil(_row(f) * lr / (1 - lr)) * (1 + f.in_pairs) if lr < 1 else 16 for f in factors))
+
+
+def longest_step(factors: Sequence[Factor], samples: int) -> float:
+    """The largest step size for scales that so many samples allow; the two of a pair count as one."""
+    return min(1 / (1 + _row(f) * (1 + f.in_pairs) / samples) if _row(f) > 1 else math.inf for f in factors)
+
+
+def _row(factor: Factor) -> float:
+    """How many numbers of the linear part go with one coordinate."""
+    *linear, last = blocks_of(factor.start)
+    return sum(block.numel() for block in linear) / max(last.numel(), 1)
 
 
 def noise_of_steps(

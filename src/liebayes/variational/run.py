@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,14 +14,18 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..groups import LieGroup, blocks_of
-from ..rule import Convergence, History, Update, update
+from ..rule import Convergence, Fisher, History, State, Update, update
+from .batches import Batches
 from .energy import energy_of, over_samples
 from .factors import Factor, Leaf, make_factors, product_family, with_defaults
-from .newton import full_step, needs_refining, wants_newton
-from .noise import noise_of_steps, sharing
+from .noise import longest_step, noise_of_steps, samples_for, sharing
 from .settings import Settings
 from .shortcuts import short_grad
-from .verdict import Examination, examine, judge, warn_of
+from .stopping import ACCURACY, Stopping
+from .verdict import Examination, examine, judge, refine, warn_of
+
+RETREATS = 12
+"""How often widths are halved where the loss has no finite value."""
 
 
 class FitError(ValueError):
@@ -38,6 +43,7 @@ class FitError(ValueError):
 class Evaluation(NamedTuple):
     """The loss and its gradients at the noise of one step."""
 
+    noise: list[Tensor]
     losses: Tensor
     objectives: Tensor
     """The losses with −τ·log |det ∂θ/∂ε|, where that depends on ε."""
@@ -46,6 +52,11 @@ class Evaluation(NamedTuple):
     covectors: list[Any]
     gradients: list[Tensor]
     """Of the losses in the coordinates of ε, for each factor."""
+
+    @property
+    def total(self) -> float:
+        """The sum of the objectives."""
+        return self.objectives.sum().item()
 
 
 class Fit:
@@ -66,13 +77,14 @@ class Fit:
 
     def __init__(
         self,
-        loss: Callable[[Any], Tensor],
+        loss: Callable[..., Tensor],
         group: LieGroup[Any] | None = None,
         base: Any = None,
         start: Any = None,
         *,
         supports: Any = None,
         regulariser: Callable[[Any], Tensor] | None = None,
+        data: Any = None,
         elsewhere: int = 0,
         **settings: Any,
     ) -> None:
@@ -80,23 +92,32 @@ class Fit:
             if not callable(function):
                 raise ValueError(f"{name} must be a function, but got {function!r}.")
         told = Settings(**settings)
-        self.settings: Settings = told
         group, base, start = with_defaults(group, base, start)
         self.group: LieGroup[Any] = group
         factors, unflatten = make_factors(
             self.group, base, start, supports, told.initial_scale, told.metric, told.entropy, told.antithetic
         )
         self.factors: list[Factor] = factors
+        samples = samples_for(factors, told.scale_lr or told.lr) if told.samples is None else told.samples
+        self.settings: Settings = replace(told, samples=samples)
+        self._scale_lr = min(told.scale_lr or told.lr, longest_step(factors, samples))
+        wanted = told.tolerance > 0 and told.temperature > 0 and isinstance(told.metric, Fisher)
+        self._stopping = Stopping(min(told.lr, self._scale_lr), told.record_every, told.steps) if wanted else None
+        self._examined: Examination | None = None
         for factor in self.factors if elsewhere else []:
             factor.start_elsewhere(elsewhere)
+        if data is None and told.batch_size is not None:
+            raise ValueError("batch_size goes with data: fit(loss, ..., data=(x, y), batch_size=100), and loss(θ, batch).")
+        self._batches: Batches | None = None if data is None else Batches(data, told.batch_size, told.seed)
+        loss = loss if self._batches is None else self._batches.estimate(loss)
         weight = told.temperature if told.tempering == "kl" else 1.0
         self._energies = over_samples(energy_of(loss, regulariser, weight, unflatten), told.vectorize)
         first = blocks_of(self.factors[0].start)[-1]
-        self._weights = torch.full((told.samples,), 1 / told.unit, dtype=first.dtype, device=first.device)
+        self._weights = torch.full((samples,), 1 / told.unit, dtype=first.dtype, device=first.device)
         generator = torch.Generator(device=first.device).manual_seed(told.seed)
-        self._numbers = told.samples * sum(factor.group.event_shape(factor.start).numel() for factor in self.factors)
+        self._numbers = samples * sum(factor.group.event_shape(factor.start).numel() for factor in self.factors)
         self._noise = noise_of_steps(
-            lambda count: [factor.noise(count, told.samples, generator) for factor in self.factors],
+            lambda count: [factor.noise(count, samples, generator) for factor in self.factors],
             self._numbers,
             told.steps,
             beside=first.device.type == "cpu" and all(factor.base.private_draws for factor in self.factors),
@@ -107,6 +128,8 @@ class Fit:
         self._resources = ExitStack()
         self._began = time.perf_counter()
         self._reach, self._before = told.max_step, math.inf
+        self._good: list[State] = [factor.state for factor in self.factors]
+        """Where the loss was finite last; the start, at first."""
         self._earlier: list[Tensor] = []
         self._unpaired = 0
         self._bounded: int | Tensor = 0
@@ -133,31 +156,23 @@ class Fit:
         if self.steps >= told.steps or self.history.stopped:
             return False
         number = self.steps + 1
-        noise = self._noise_of_the_step()
-        try:
-            with torch.enable_grad():
-                found = self._evaluate(noise)
-        except Exception as error:
-            if number == 1:
-                raise  # a mistake, and nothing to keep
-            raise self._lost(number, f"raised {type(error).__name__} ({str(error).splitlines()[0]})") from error
-        present = found.objectives.detach().sum().item()
-        self._set_reach(present)
-        alpha = told.rate(number)
+        found = self._evaluate_where_finite(number, self._noise_of_the_step())
+        self._set_reach(found.total)
+        alpha = told.rate(number) if self._stopping is None else self._stopping.rate(number, told.rate(number))
         taken = [
             update(
                 factor.group,
                 factor.form,
                 factor.state,
                 covector,
-                lr=factor.by_block(alpha * told.lr, alpha * (told.lr if told.scale_lr is None else told.scale_lr)),
+                lr=factor.by_block(alpha * told.lr, alpha * self._scale_lr),
                 momentum=told.momentum,
                 max_step=factor.by_block(self._reach, told.max_step),
             )
             for factor, covector in zip(self.factors, found.covectors, strict=True)
         ]
-        if not (math.isfinite(present) and all(map(_is_finite, taken))):
-            raise self._lost(number, "was not finite", bool(torch.isfinite(found.losses).all()))
+        if not all(map(_is_finite, taken)):
+            raise self._lost(number, "was not finite", "gradient")
         for factor, move in zip(self.factors, taken, strict=True):
             factor.state = move.state
             self._bounded = self._bounded + move.bounded
@@ -167,7 +182,44 @@ class Fit:
             self._record(found)
             self._break_symmetry(found)
             self._stop_if_quiet(taken)
+            self._stop_if_settled(found, taken, alpha)
         return number < told.steps and not self.history.stopped
+
+    def _evaluate_where_finite(self, number: int, noise: list[Tensor]) -> Evaluation:
+        """The loss at the present member; where it overflows or has no value, at narrower ones near the last good member.
+
+        A width of 1 is a guess, and float32 ends at e^88. In the second half of a run nothing should be so far out any more.
+        """
+        kept, told = self._good, self.settings
+        failed, what = "was not finite", "loss"
+        cause: Exception | None = None
+        for narrower in range(1 + (RETREATS if 2 * number <= told.steps + 1 else 0)):
+            if narrower:
+                self._restore(kept)
+                self._reach = told.max_step
+                for factor in self.factors:
+                    factor.narrow(0.5**narrower)
+            try:
+                with torch.enable_grad():
+                    found = self._evaluate(noise)
+            except Exception as error:
+                failed, cause = f"raised {type(error).__name__} ({str(error).splitlines()[0]})", error
+                if isinstance(error, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
+                    continue
+                break
+            if math.isfinite(found.total) and all(map(_finite, found.covectors)):
+                self._good = [factor.state for factor in self.factors]
+                self.history.retreats += narrower > 0
+                return found
+            what = "gradient" if bool(torch.isfinite(found.losses).all()) else "loss"
+        self._restore(kept)
+        if cause is not None and number == 1:
+            raise cause  # a mistake, and nothing to keep
+        raise self._lost(number, failed, what) from cause
+
+    def _restore(self, states: list[State]) -> None:
+        for factor, state in zip(self.factors, states, strict=True):
+            factor.state = state
 
     def _noise_of_the_step(self) -> list[Tensor]:
         noise = next(self._noise)
@@ -175,7 +227,7 @@ class Fit:
         if not (self._unpaired and here):
             return noise
         self._unpaired -= 1
-        half = (self.settings.samples + 1) // 2
+        half = (len(self._weights) + 1) // 2
         return [
             torch.cat([now[:half], before[half:]]) if factor.in_pairs else now
             for factor, now, before in zip(self.factors, noise, here, strict=True)
@@ -185,6 +237,8 @@ class Fit:
         told, factors = self.settings, self.factors
         elements = [factor.element for factor in factors]
         leaves = [f.leaf(g, e) for f, g, e in zip(factors, elements, noise, strict=True)]
+        if self._batches is not None:
+            self._batches.next()
         self._share_out(True)
         losses = self._energies(*(theta for leaf in leaves for theta in leaf.thetas))
         if not losses.requires_grad:
@@ -204,7 +258,7 @@ class Fit:
         ]
         temperature = told.temperature / told.unit
         covectors = [f.covector(e, d, temperature) for f, e, d in zip(factors, noise, gradients, strict=True)]
-        return Evaluation(losses.detach(), objectives.detach(), leaves, elements, covectors, gradients)
+        return Evaluation(noise, losses.detach(), objectives.detach(), leaves, elements, covectors, gradients)
 
     def _set_reach(self, present: float) -> None:
         """The shift's own bound grows while the objective falls, so that a start many widths away is reached in time."""
@@ -239,6 +293,8 @@ class Fit:
             size = gradient.abs().mean().item()
             if factor.in_pairs and gradient.mean(0).abs().mean().item() < math.sqrt(torch.finfo(gradient.dtype).eps) * size:
                 self._unpaired = self.settings.record_every
+                if self._stopping is not None:
+                    self._stopping.forget()
 
     def _stop_if_quiet(self, taken: list[Update]) -> None:
         """By steps of full size: a schedule that ends at 0 makes every step small, whatever is left to do."""
@@ -248,6 +304,20 @@ class Fit:
         self._quiet = self._quiet + 1 if largest < told.tolerance else 0
         if self._quiet == 3:
             self.history.stopped = f"converged: no coordinate moves by more than {told.tolerance:g} at the full step size"
+
+    def _stop_if_settled(self, found: Evaluation, taken: list[Update], rate: float) -> None:
+        """Where the objective falls no more and noise is averaged, the result is examined; if it moves, the run goes on."""
+        if self._stopping is None or self.steps == self.settings.steps or self.history.stopped:
+            return
+        size = max(factor.size(move.direction) for factor, move in zip(self.factors, taken, strict=True))
+        if not self._stopping.see(self.steps, rate, self._relative(found).mean().item(), size):
+            return
+        examined = self._examine()
+        if judge(self.factors, self.settings, self.history, examined)[0] is Convergence.MOVING:
+            self._stopping.go_on(self.steps)
+        else:
+            self._examined = examined
+            self.history.stopped = f"settled: the objective falls no more, and noise moves nothing by {ACCURACY:g} widths"
 
     def finish(self) -> Any:
         """The family with its history and verdict; a result that should not be trusted comes with a `FitWarning`."""
@@ -263,8 +333,7 @@ class Fit:
             all_taken = self.steps == told.steps
             history.stopped = f"all {self.steps} steps taken" if all_taken else f"stopped after {self.steps} steps"
         try:
-            with torch.enable_grad():
-                found = self._refine(examine(self.factors, told, self._values))
+            found = self._examined or self._examine()
         except Exception as error:  # the loss failed where it had not been before
             history.converged, history.verdict = Convergence.LOST, f"{Convergence.LOST.value}: {str(error).splitlines()[0]}"
         else:
@@ -272,47 +341,27 @@ class Fit:
             history.converged, history.verdict = judge(self.factors, told, history, found)
         return self.family
 
-    def _refine(self, found: Examination) -> Examination:
-        """Newton's steps for mean-field families, since the rule does not see correlations (`newton.py`).
-
-        Only after a run that has had time to settle, and where a step is sure to be more than noise. Steps are kept if the
-        objective does not rise; the last one is of four times the samples, since nothing averages after it.
-        """
-        part, last = 1.0, False
-        for again in range(1, 9):
-            wanted = [needs_refining(factor, step) for factor, step in zip(self.factors, found.steps, strict=True)]
-            if self._time < 5 or not (any(wanted) or last):
-                return found
-            states = [factor.state for factor in self.factors]
-            for factor, step, sure in zip(self.factors, found.steps, wanted, strict=True):
-                if step is not None and (sure or last) and wants_newton(factor):
-                    factor.take(full_step(factor, step), part)
-            there = examine(self.factors, self.settings, self._values, again)
-            if there.mean > found.mean + 3 * math.hypot(there.error, found.error):
-                for factor, state in zip(self.factors, states, strict=True):
-                    factor.state = state
-                part /= 4
-                continue
-            self.history.newton_steps += 1
-            found, part = there, 1.0
-            if last:
-                return found
-            if not any(map(needs_refining, self.factors, found.steps)):
-                found, last = examine(self.factors, self.settings, self._values, 100, 4), True
-        return found
+    def _examine(self) -> Examination:
+        """The present member seen with fresh samples, after Newton's steps where a mean-field family needs them."""
+        with torch.enable_grad():
+            found = examine(self.factors, self.settings, self._values, self.steps)
+            return refine(self.factors, self.settings, self._values, self.steps, self._time, self.history, found)
 
     def _values(self, noise: list[Tensor]) -> tuple[Tensor, list[Any], list[Tensor]]:
         """For each sample (loss − τ·log |J|)/τ + log q₀(ε); the covectors; the gradients in ε."""
         found = self._evaluate(noise)
+        return self._relative(found), found.covectors, found.gradients
+
+    def _relative(self, found: Evaluation) -> Tensor:
+        """For each sample minus the logarithm of its importance weight: without noise where the target is in the family."""
         values = found.objectives / self.settings.unit
         if self.settings.temperature:
-            for factor, g, epsilon in zip(self.factors, found.elements, noise, strict=True):
+            for factor, g, epsilon in zip(self.factors, found.elements, found.noise, strict=True):
                 values = values + factor.log_density(g, epsilon)
-        return values, found.covectors, found.gradients
+        return values
 
-    def _lost(self, step: int, how: str, finite_loss: bool = False) -> FitError:
-        """The error for a loss that fails, with the element of the step before."""
-        what = "gradient" if finite_loss else "loss"
+    def _lost(self, step: int, how: str, what: str = "loss") -> FitError:
+        """The error for a loss that fails, with the last good member."""
         self.history.stopped = f"the {what} {how} at step {step}"
         self.history.converged, self.history.verdict = Convergence.LOST, Convergence.LOST.value
         self._clock()
@@ -323,6 +372,11 @@ class Fit:
     def _clock(self) -> None:
         self.history.seconds = time.perf_counter() - self._began
         self.history.steps_per_second = self.steps / max(self.history.seconds, 1e-9)
+
+
+def _finite(covector: Any) -> bool:
+    """By its last block, which is linear in the gradients and small."""
+    return math.isfinite(blocks_of(covector)[-1].sum().item())
 
 
 def _is_finite(taken: Update) -> bool:

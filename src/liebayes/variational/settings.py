@@ -34,8 +34,9 @@ class Settings:
     momentum: float = 0.0
     max_step: float | None = 0.5
     max_shift: float = 100.0
-    samples: int = 16
+    samples: int | None = None
     antithetic: bool = True
+    batch_size: int | None = None
     steps: int = 2000
     schedule: str | Schedule = "cosine"
     entropy: EntropyGradient = "auto"
@@ -61,7 +62,7 @@ class Settings:
         given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self) if field.name in NUMBERS}
         for name, value in given.items():
             # Numbers of Python, numpy and torch; texts are none.
-            if not (isinstance(value, SupportsFloat) or (value is None and name in ("scale_lr", "max_step"))):
+            if not (isinstance(value, SupportsFloat) or (value is None and name in OPTIONAL)):
                 raise ValueError(f"{name} must be a number, but got {value!r}.")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"temperature must be zero or positive, but got {self.temperature}.")
@@ -73,8 +74,10 @@ class Settings:
                 raise ValueError(f"{name} must be positive and finite, but got {value}.")
         if not math.isfinite(self.seed) or int(self.seed) != self.seed:
             raise ValueError(f"seed must be a whole number, but got {self.seed}.")
-        for name in ("samples", "steps", "record_every"):
+        for name in ("samples", "steps", "record_every", "batch_size"):
             count = given[name]
+            if count is None:
+                continue
             if not math.isfinite(count) or int(count) != count or count < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, but got {count}.")
 
@@ -89,6 +92,8 @@ class Settings:
         return float(schedule((step - 1) / self.steps))
 
 
+OPTIONAL = ("scale_lr", "max_step", "batch_size", "samples")
+
 NUMBERS: dict[str, type[float] | type[int]] = {
     "temperature": float,
     "initial_scale": float,
@@ -99,6 +104,7 @@ NUMBERS: dict[str, type[float] | type[int]] = {
     "max_shift": float,
     "tolerance": float,
     "samples": int,
+    "batch_size": int,
     "steps": int,
     "record_every": int,
     "seed": int,

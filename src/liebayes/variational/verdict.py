@@ -20,7 +20,7 @@ from torch import Tensor
 from ..groups import blocks_of
 from ..rule import Convergence, Fisher, History
 from .factors import Factor
-from .newton import dimensions, newton_step, sure_part, use_newton, wants_newton
+from .newton import dimensions, full_step, needs_refining, newton_step, sure_part, use_newton, wants_newton
 from .settings import Settings
 
 LARGE = 0.1
@@ -38,6 +38,8 @@ class Examination:
     values: Tensor
     """For each sample (loss − τ·log |J|)/τ + log q₀(ε): minus the logarithm of its importance weight, up to a constant."""
     in_pairs: bool
+    batched: bool
+    """All samples of a round have seen the same batch of the data."""
     steps: list[tuple[list[Tensor], list[Tensor]] | None]
     """For each factor the blocks of a full step and of its standard error, or None where there is no Fisher metric: the
     natural gradient, and for mean-field families Newton's step."""
@@ -51,33 +53,42 @@ class Examination:
     def error(self) -> float:
         """Its standard error: the two of a pair count as one."""
         values = self.values
-        if self.in_pairs and values.shape[1] > 1 and values.shape[1] % 2 == 0:
+        if self.batched:
+            values = values.mean(1)
+        elif self.in_pairs and values.shape[1] > 1 and values.shape[1] % 2 == 0:
             values = (values[:, : values.shape[1] // 2] + values[:, values.shape[1] // 2 :]) / 2
         count = values.numel()
         return float(values.std() / math.sqrt(count)) if count > 1 else math.nan
 
 
+Evaluate = Callable[[list[Tensor]], tuple[Tensor, list[Any], list[Tensor]]]
+
+
 def examine(
     factors: list[Factor],
     settings: Settings,
-    evaluate: Callable[[list[Tensor]], tuple[Tensor, list[Any], list[Tensor]]],
+    evaluate: Evaluate,
+    taken: int,
     again: int = 0,
     times: int = 1,
 ) -> Examination:
-    """Draws up to 64 times the samples of a step, but no more than a 25th of the run, and eight times at least.
+    """Draws up to 64 times the samples of a step, but no more than a tenth of the run, and eight times at least.
 
     Args:
         factors: where the run ended.
         settings: those of the run.
         evaluate: the values, the covectors and the gradients at a step's noise.
+        taken: how many steps the run has taken.
         again: how often the result has been examined before; the noise is another every time.
         times: a factor on the number of samples.
     """
     device = blocks_of(factors[0].start)[-1].device
     generator = torch.Generator(device=device).manual_seed(settings.seed + 0x5EED + again)
-    newton = [isinstance(settings.metric, Fisher) and wants_newton(factor) for factor in factors]
+    batched = settings.batch_size is not None  # a regression of gradients on noise would be one of batches
+    newton = [isinstance(settings.metric, Fisher) and not batched and wants_newton(factor) for factor in factors]
     most = max((dimensions(factor) for factor, wanted in zip(factors, newton, strict=True) if wanted), default=0)
-    rounds = max(min(64, max(8, settings.steps // 25)), math.ceil(5 * most / settings.samples))
+    samples = settings.samples or 16
+    rounds = max(min(64, max(8, taken // 10)), math.ceil(5 * most / samples))
     if most and rounds > settings.steps // 4:  # too much for a run so short
         newton, rounds = [False] * len(factors), min(rounds, 8)
     rounds *= times
@@ -86,12 +97,12 @@ def examine(
     sums: list[list[Tensor]] = [[] for _ in factors]
     squares: list[list[Tensor]] = [[] for _ in factors]
     for number in range(rounds):
-        noise = [factor.noise(1, settings.samples, generator)[0] for factor in factors]
+        noise = [factor.noise(1, samples, generator)[0] for factor in factors]
         found, covectors, gradients = evaluate(noise)
         values.append(found)
         for pairs, wanted, epsilon, gradient in zip(seen, newton, noise, gradients, strict=True):
             if wanted:
-                pairs.append((epsilon.reshape(settings.samples, -1), gradient.reshape(settings.samples, -1)))
+                pairs.append((epsilon.reshape(samples, -1), gradient.reshape(samples, -1)))
         for place, (factor, covector) in enumerate(zip(factors, covectors, strict=True)):
             blocks = blocks_of(factor.form.sharp(covector)) if isinstance(settings.metric, Fisher) else []
             if number == 0:
@@ -107,11 +118,51 @@ def examine(
         if pairs and mean:
             noise, gradient = (torch.stack(parts) for parts in zip(*pairs, strict=True))
             use_newton(factor, mean, error, newton_step(noise, gradient, factor.in_pairs, factor.centre, factor.width**2))
-    return Examination(torch.stack(values), all(factor.in_pairs for factor in factors), steps)
+    return Examination(torch.stack(values), all(factor.in_pairs for factor in factors), batched, steps)
+
+
+def refine(
+    factors: list[Factor],
+    settings: Settings,
+    evaluate: Evaluate,
+    taken: int,
+    passed: float,
+    history: History,
+    found: Examination,
+) -> Examination:
+    """Newton's steps for mean-field families, since the rule does not see correlations (`newton.py`).
+
+    Only after a run that has had time to settle (`passed`, in time constants), and where a step is sure to be more than noise.
+    Steps are kept if the objective does not rise; the last one is of four times the samples, since nothing averages after it.
+    """
+    part, last = 1.0, False
+    for again in range(1, 9):
+        wanted = [needs_refining(factor, step) for factor, step in zip(factors, found.steps, strict=True)]
+        if settings.batch_size is not None or passed < 5 or not (any(wanted) or last):
+            return found
+        states = [factor.state for factor in factors]
+        for factor, step, sure in zip(factors, found.steps, wanted, strict=True):
+            if step is not None and (sure or last) and wants_newton(factor):
+                factor.take(full_step(factor, step), part)
+        there = examine(factors, settings, evaluate, taken, again)
+        if there.mean > found.mean + 3 * math.hypot(there.error, found.error):
+            for factor, state in zip(factors, states, strict=True):
+                factor.state = state
+            part /= 4
+            continue
+        history.newton_steps += 1
+        found, part = there, 1.0
+        if last:
+            return found
+        if not any(map(needs_refining, factors, found.steps)):
+            found, last = examine(factors, settings, evaluate, taken, 100, 4), True
+    return found
 
 
 def judge(factors: list[Factor], settings: Settings, history: History, found: Examination) -> tuple[Convergence, str]:
     """The verdict, and a sentence with what it rests on."""
+    if not bool(torch.isfinite(found.values).all()):
+        return Convergence.LOST, f"{Convergence.LOST.value}: it is not finite at some draws of the result"
     worst, words, growing = 0.0, "", None
     for factor, step in zip(factors, found.steps, strict=True):
         if step is None:

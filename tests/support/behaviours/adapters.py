@@ -115,7 +115,7 @@ OURS = [
     _ours("AdditiveBLR Uniform", _with(lb.AdditiveBLR, base=Uniform(0.1)), {"base": Normal(1e-5)}),
     _ours("MultiplicativeBLR", lb.MultiplicativeBLR, SCALED, positive=True),
     _ours("MultiplicativeBLR Fisher", _with(lb.MultiplicativeBLR, metric=Fisher(), base=Rayleigh(0.2)), SCALED, positive=True),
-    _ours("AffineBLR", lb.AffineBLR, SHIFTED),
+    _ours("AffineBLR", _with(lb.AffineBLR, curvature="samples"), SHIFTED),
     _ours("AffineBLR Laplace Fisher", _with(lb.AffineBLR, metric=Fisher(), base=Laplace(0.1)), SHIFTED),
     _ours("AffineBLR Adaptive", _with(lb.AffineBLR, metric=Adaptive(), scale_lr=0.001), SHIFTED),
     _ours("LieGroupBLR Gumbel", _with(GROUP, group=DiagonalAffine(), base=Gumbel(0.1), metric=Fisher()), SHIFTED),

@@ -38,10 +38,16 @@ def report_page(found: Sequence[Evidence], image: int = 0) -> str:
     """The page as HTML."""
     parts = [
         Section("summary", "Summary", tables=[tables.summary(found)]),
+        *([_averaging(found)] if not all(run.is_point for run in found) else []),
         *(section for section in sections(found, image) if section.pictures),
         Section("settings", "Settings", tables=tables.settings(found)),
     ]
     return html(*title_and_lead(found), parts)
+
+
+def _averaging(found: Sequence[Evidence]) -> Section:
+    lead = "What predictions gain from averaging over samples of the weights instead of using the point estimate."
+    return Section("averaging", "Point and average", lead, [tables.averaging(found)], points=tables.hurt(found))
 
 
 def write_pictures(

@@ -30,8 +30,19 @@ CURVES = {
     "error": ("Test error", "test error in %"),
     "nll": ("Test negative log-likelihood", "NLL in nats"),
     "ece": ("Expected calibration error", "ECE"),
+    "rmse": ("Root mean square error", "RMSE"),
+    "crps": ("Continuous ranked probability score", "CRPS"),
     "train_loss": ("Training loss at sampled weights", "loss in nats"),
 }
+
+
+def curves_of(runs: Sequence[Evidence]) -> list[str]:
+    """Which of `CURVES` the runs have."""
+    return (
+        ["rmse", "nll", "crps", "train_loss"]
+        if runs[0].dataset.kind == "regression"
+        else ["error", "nll", "ece", "train_loss"]
+    )
 
 
 @in_style
@@ -45,10 +56,12 @@ def learning_curve(runs: Sequence[Evidence], what: str) -> Picture:
         axes.plot(*marginal, color=colour(run.number), ls=line_style(run.number), marker=few, ms=4)
         if what != "train_loss" and not run.is_point:
             axes.plot(*_series(run, what, "point"), color=colour(run.number), ls=":", lw=1.0)
-    axes.set(xlabel="epoch", ylabel=label, yscale="log")
+    positive = all(value > 0 for run in runs for value in _figures(run, what, "test")[1])  # densities have negative NLLs
+    axes.set(xlabel="epoch", ylabel=label, yscale="log" if positive or what == "error" else "linear")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(0, max((run.lines[-1]["epoch"] for run in runs if run.lines), default=1) * 1.02 + 0.2)
-    _plain_log(axes)
+    if axes.get_yscale() == "log":
+        _plain_log(axes)
     legend(figure, runs)
     ends = {run.name: _figures(run, what, "test")[1][-1] for run in runs}
     final = min(ends.values())
@@ -61,7 +74,7 @@ def learning_curve(runs: Sequence[Evidence], what: str) -> Picture:
 
 
 def _figures(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[float]]:
-    lines = run.lines if what == "train_loss" else [line for line in run.lines if f"{prefix}_accuracy" in line]
+    lines = run.lines if what == "train_loss" else [line for line in run.lines if f"{prefix}_nll" in line]
     values = {
         "train_loss": lambda line: line["train_loss"],
         "error": lambda line: 100 * (1 - line[f"{prefix}_accuracy"]),
@@ -72,7 +85,7 @@ def _figures(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[flo
 def _series(run: Evidence, what: str, prefix: str) -> tuple[list[int], list[float]]:
     """Values for a logarithmic axis, where an error of zero is drawn as half an image."""
     epochs, values = _figures(run, what, prefix)
-    least = 50 / len(run.dataset.test_labels) if what == "error" else 1e-12
+    least = 50 / len(run.dataset.test_labels) if what == "error" else -math.inf
     return epochs, [max(value, least) for value in values]
 
 
@@ -95,7 +108,9 @@ def reliability_diagram(runs: Sequence[Evidence], bins: int = 10) -> Picture:
     """Accuracy by confidence, in a panel for each run."""
     figure, all_axes = panels(len(runs))
     for run, axes in zip(runs, all_axes, strict=True):
-        diagram = reliability(run.marginal.probabilities, run.dataset.test_labels, bins)
+        several = run.dataset.kind == "multilabel"  # every label of every input is a prediction of its own
+        probabilities = run.marginal.probabilities.flatten(0, 1) if several else run.marginal.probabilities
+        diagram = reliability(probabilities, run.dataset.test_labels.flatten().long(), bins)
         left, width = diagram.edges[:-1].numpy(), 1 / bins
         share = (diagram.counts / diagram.counts.sum()).numpy()
         heights = diagram.accuracy.nan_to_num(0.0).numpy()

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ... import data
-from ...metrics import auroc, classification_metrics
+from ...metrics import Interval, Statistic, auroc, auroc_replicates, difference, interval, replicates
 from ...posterior import Posterior
-from ...prediction import ClassPrediction
 from ..load_run import at_point, open_run
 from ..run_directory import RunDirectory
 from ..settings import SettingsError, TrainSettings
+from ..tasks import Task, task_of
 from ..train import predictive_samples
 from .outside import Outside, outside_images
 
@@ -41,10 +41,17 @@ class Evidence:
     """The lines of metrics.jsonl."""
     posterior: Posterior
     dataset: data.Dataset
-    outside: Outside
-    marginal: ClassPrediction
-    point: ClassPrediction
-    marginal_outside: ClassPrediction
+    marginal: Any
+    """What `task.predict` gives."""
+    point: Any
+    outside: Any
+    """Of runs that tell classes: images of other kinds, `Outside`, and the prediction for them."""
+    marginal_outside: Any
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return task_of(self.dataset)
 
     @property
     def is_point(self) -> bool:
@@ -73,12 +80,48 @@ class Evidence:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The metrics of the predictive marginal."""
-        return classification_metrics(self.marginal.probabilities, self.dataset.test_labels)
+        return {name: statistic.value for name, statistic in self.statistics.items()}
 
     @cached_property
     def point_metrics(self) -> dict[str, float]:
         """The metrics of the point estimate."""
-        return classification_metrics(self.point.probabilities, self.dataset.test_labels)
+        return {name: statistic.value for name, statistic in self.point_statistics.items()}
+
+    @cached_property
+    def statistics(self) -> dict[str, Statistic]:
+        """The figures of the marginal as means over test inputs, for intervals."""
+        return self.task.statistics(self.marginal, self.dataset.test_labels)
+
+    @cached_property
+    def point_statistics(self) -> dict[str, Statistic]:
+        """The same of the point estimate."""
+        return self.task.statistics(self.point, self.dataset.test_labels)
+
+    @cached_property
+    def resampled(self) -> dict[str, Tensor]:
+        """The figures of the marginal on resamples of the test inputs: the same for all runs of a data set."""
+        return replicates(self.statistics)
+
+    def interval(self, name: str) -> Interval:
+        """A figure of the marginal, with its 95 % interval."""
+        return interval(self.statistics[name], self.resampled[name])
+
+    def against(self, other: Evidence, name: str) -> Interval:
+        """How much larger a figure is than another run's on the same inputs, with its 95 % interval."""
+        return difference(self.statistics[name], other.statistics[name], self.resampled[name], other.resampled[name])
+
+    @cached_property
+    def averaging(self) -> Interval:
+        """The NLL of the marginal minus that of the point, with its 95 % interval: above 0, averaging hurts."""
+        both = replicates({"marginal": self.statistics["nll"], "point": self.point_statistics["nll"]})
+        return difference(self.statistics["nll"], self.point_statistics["nll"], both["marginal"], both["point"])
+
+    @cached_property
+    def auroc_interval(self) -> Interval:
+        """`auroc_entropy` with its 95 % interval."""
+        resampled = auroc_replicates(self.marginal.entropy, self.marginal_outside.entropy)
+        low, high = torch.quantile(resampled, torch.tensor([0.025, 0.975], dtype=resampled.dtype)).tolist()
+        return Interval(self.auroc_entropy, low, high)
 
     @cached_property
     def auroc_entropy(self) -> float:
@@ -157,11 +200,16 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
         posterior, dataset, settings = open_run(path, data_dir)
         directory = RunDirectory(path)
         place = (settings.dataset, data_dir or settings.data_dir, settings.held_out)
+        classes = dataset.kind == "classification"
         if place not in outsides:
-            outsides[place] = dataset, outside_images(dataset, ood, place[1])
+            outsides[place] = (
+                dataset,
+                outside_images(dataset, ood, place[1]) if classes else Outside("", dataset.test_images[:0]),
+            )
         dataset, outside = outsides[place]
-        samples = predictive_samples(settings)
+        samples, task = predictive_samples(settings), task_of(dataset)
         inputs = dataset.normalize(dataset.test_images)
+        elsewhere = posterior.predict(dataset.normalize(outside.images), samples, batch_size=BATCH) if classes else None
         found.append(
             Evidence(
                 name=name,
@@ -173,11 +221,13 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
                 posterior=posterior,
                 dataset=dataset,
                 outside=outside,
-                marginal=posterior.predict(inputs, samples, batch_size=BATCH),
-                point=posterior.predict(inputs, 0, batch_size=BATCH),
-                marginal_outside=posterior.predict(dataset.normalize(outside.images), samples, batch_size=BATCH),
+                marginal=task.predict(posterior, inputs, samples, BATCH),
+                point=task.predict(posterior, inputs, 0, BATCH),
+                marginal_outside=elsewhere,
             )
         )
+    if len({run.dataset.kind for run in found}) > 1:
+        raise SettingsError("a report is about runs of one task: classes, labels or numbers. Make one for each.")
     return found
 
 

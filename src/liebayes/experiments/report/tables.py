@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...metrics import sparsity
+from ...metrics import Interval, sparsity
 from ..display import duration
+from ..tasks import Figure
 from .evidence import Evidence, comparable
 from .page import Cell, Table
 from .style import RUN_COLOURS
@@ -16,35 +17,74 @@ Column = tuple[str, Callable[[Evidence], float | None], str, int]
 """Heading, value, format, and whether high (1), low (-1) or nothing (0) is best."""
 
 
-_METRICS = [
-    ("Accuracy", "accuracy", ".2%", 1),
-    *((heading, heading.lower(), ".4f", -1) for heading in ("NLL", "ECE", "Brier")),
-]
-
-
 def summary(runs: Sequence[Evidence]) -> Table:
-    """One row for each run: the marginal, and in small the point estimate."""
-    columns: list[Column] = [(h, lambda run, key=key: run.metrics[key], form, sign) for h, key, form, sign in _METRICS]
-    columns.append(("AUROC", lambda run: run.auroc_entropy, ".3f", 1))
+    """One row for each run: the marginal, and in small the interval of each figure."""
+    task = runs[0].task
+    classes = runs[0].dataset.kind == "classification"
+    across = [_judged(runs, figure) for figure in task.figures]
     rows = []
-    for run, figures in zip(runs, _figures(runs, columns), strict=True):
-        if not run.is_point:
-            small = [_number(run.point_metrics[key], form) for _, key, form, _ in _METRICS]
-            figures[:4] = [dataclasses.replace(cell, small=text) for cell, text in zip(figures, small, strict=False)]
+    for number, run in enumerate(runs):
+        cells = [column[number] for column in across]
+        if classes:
+            found = run.auroc_interval
+            cells.append(Cell(_number(found.value, ".3f"), _range(found, ".3f")))
         epochs = str(run.lines[-1]["epoch"]) if run.lines else "0"
         words = [Cell(run.settings.rule), Cell(run.base)]
-        rows.append([_name(run), *words, *figures, Cell(epochs), Cell(duration(run.seconds))])
+        rows.append([_name(run), *words, *cells, Cell(epochs), Cell(duration(run.seconds))])
     samples = sorted({run.settings.predictive_samples for run in runs if not run.is_point})
-    notes = ["The best marginal is in bold."] if len(runs) > 1 and comparable(runs) else []
+    notes = ["Small: 95 % intervals, by resampling the test data."]
+    if len(runs) > 1 and comparable(runs):
+        notes.append("Bold: no run is better, and another is worse, beyond chance on these test data.")
     if samples:
-        notes.append(
-            f"Large: the predictive marginal, averaged over {' or '.join(map(str, samples))} samples of the weights; small: "
-            "the point estimate alone."
-        )
-    names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
-    notes.append(f"AUROC: how well predictive entropy separates {names} from test images.")
-    headings = ["Run", "Rule", "Base", *(heading for heading, *_ in columns), "Epochs", "Training"]
+        notes.append(f"Predictions are averages over {' or '.join(map(str, samples))} samples of the weights.")
+    if classes:
+        names = ", ".join(dict.fromkeys(run.outside.name for run in runs))
+        notes.append(f"AUROC: how well predictive entropy separates {names} from test images.")
+    named = [figure.heading[0].upper() + figure.heading[1:] for figure in task.figures]
+    headings = ["Run", "Rule", "Base", *named, *(["AUROC"] if classes else []), "Epochs", "Training"]
     return Table(headings, rows, "cards summary", words=(0, 1, 2), note=" ".join(notes))
+
+
+def _judged(runs: Sequence[Evidence], figure: Figure) -> list[Cell]:
+    """A figure of every run with its interval, in bold where the intervals of differences decide."""
+    cells = []
+    for run in runs:
+        found, best = run.interval(figure.name), False
+        if figure.sign and len(runs) > 1 and comparable(runs):
+            leads = [run.against(other, figure.name) for other in runs if other is not run]
+            ahead = [figure.sign * lead.value > 0 for lead in leads if lead.decided]
+            best = bool(ahead) and all(ahead)
+        cells.append(Cell(_number(found.value, figure.form), _range(found, figure.form), best=best))
+    return cells
+
+
+def _range(found: Interval, form: str) -> str:
+    return f"{_number(found.low, form)} to {_number(found.high, form)}"
+
+
+def averaging(runs: Sequence[Evidence]) -> Table:
+    """The point estimate against the average over samples, and whether the difference is beyond chance."""
+    rows = []
+    for run in runs:
+        if not run.is_point:
+            change = run.averaging
+            verdict = ("worse" if change.value > 0 else "better") if change.decided else "undecided"
+            figures = [run.point_metrics["nll"], run.metrics["nll"], change.value]
+            rows.append(
+                [_name(run), *(Cell(_number(value, ".4f")) for value in figures), Cell(_range(change, ".4f")), Cell(verdict)]
+            )
+    return Table(["Run", "NLL, point", "NLL, averaged", "Difference", "95 %", "Averaging"], rows, "cards", words=(0, 5))
+
+
+def hurt(runs: Sequence[Evidence]) -> list[str]:
+    """A sentence for every run that averaging made worse."""
+    return [
+        f"Averaging over the posterior makes {run.name} worse: NLL {run.metrics['nll']:.4f} instead of "
+        f"{run.point_metrics['nll']:.4f} at the point. Its posterior is wider than the data allow: lower --temperature, give "
+        "a --base of a smaller scale, or train longer."
+        for run in runs
+        if not run.is_point and run.averaging.decided and run.averaging.value > 0
+    ]
 
 
 def outside(runs: Sequence[Evidence]) -> Table:
@@ -52,8 +92,8 @@ def outside(runs: Sequence[Evidence]) -> Table:
     return _comparison(
         runs,
         [
-            ("AUROC, entropy", lambda run: run.auroc_entropy, ".3f", 1),
-            ("AUROC, mutual information", lambda run: run.auroc_information, ".3f", 1),
+            ("AUROC, entropy", lambda run: run.auroc_entropy, ".3f", 0),
+            ("AUROC, mutual information", lambda run: run.auroc_information, ".3f", 0),
             ("Entropy inside", lambda run: float(run.marginal.entropy.mean()), ".3f", 0),
             ("Entropy outside", lambda run: float(run.marginal_outside.entropy.mean()), ".3f", 0),
         ],
@@ -67,10 +107,10 @@ def sparseness(runs: Sequence[Evidence]) -> Table:
         runs,
         [
             ("Weights", lambda run: run.effective_weights.numel(), ",.0f", 0),
-            ("Below 1 % of the largest", lambda run: found[run.name].below, ".1%", 1),
-            ("Carry 90 % of Σ|w|", lambda run: found[run.name].mass_share, ".1%", -1),
-            ("Gini", lambda run: found[run.name].gini, ".3f", 1),
-            ("Hoyer", lambda run: found[run.name].hoyer, ".3f", 1),
+            ("Below 1 % of the largest", lambda run: found[run.name].below, ".1%", 0),
+            ("Carry 90 % of Σ|w|", lambda run: found[run.name].mass_share, ".1%", 0),
+            ("Gini", lambda run: found[run.name].gini, ".3f", 0),
+            ("Hoyer", lambda run: found[run.name].hoyer, ".3f", 0),
         ],
     )
 

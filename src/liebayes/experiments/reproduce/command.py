@@ -45,7 +45,8 @@ def reproduce(
     Args:
         what: table1, table2, curves (the settings that limit Table 1 on MNIST), figure1 or figure-filters.
         scale: paper is the full protocol; desktop takes hours on two cores; smoke takes seconds and only shows that it runs.
-        settings: the source of the settings: the paper's appendix, the authors' published commands, or ours.
+        settings: the source of the settings: the paper's appendix, the authors' published commands, ours, or our short ones,
+            for few epochs.
         only: methods, such as "affine Laplace" SGD; all by default.
         experiments: such as mnist-mlp or cifar10-resnet20; all by default.
         datasets: such as cifar10; all by default.

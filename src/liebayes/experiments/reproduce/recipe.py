@@ -17,8 +17,9 @@ from ..defaults import resolved
 from ..settings import SettingsError, TrainSettings
 
 Scale = Literal["paper", "desktop", "smoke"]
-Source = Literal["paper", "published", "ours"]
-"""Where settings come from: the paper's appendix, the authors' published commands, or this project."""
+Source = Literal["paper", "published", "ours", "short"]
+"""Where settings come from: the paper's appendix, the authors' published commands, or this project; its short ones are a set
+of their own, for few epochs."""
 Figure = tuple[float, float]
 """A mean and its ±; accuracies in per cent. The paper does not say what its ± is."""
 

@@ -18,8 +18,8 @@ from .table import write_tables
 
 
 def finished(run: Planned, directory: Path) -> bool:
-    """Whether the run has ended, with the settings of the recipe; the number of threads may differ."""
-    return RunDirectory(directory).finished(run.settings, of="the recipe", may_differ=("threads",))
+    """Whether the run has ended, with the settings of the recipe; the number of threads and the precision may differ."""
+    return RunDirectory(directory).finished(run.settings, of="the recipe", may_differ=("threads", "precision"))
 
 
 def execute(
@@ -71,7 +71,7 @@ def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path 
     started = (directory / "settings.json").exists()
     settings = dataclasses.replace(run.settings, output=directory, data_dir=data_dir, threads=threads, resume=started)
     if started:
-        settings = dataclasses.replace(settings, threads=files.settings().threads)
+        settings = dataclasses.replace(settings, threads=files.settings().threads, precision=files.settings().precision)
     try:
         train(settings, dataset)
     finally:

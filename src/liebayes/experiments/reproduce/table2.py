@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .recipe import Budget, Experiment, Method, Printed, Recipe
+from .short import BASES, short_resnet20
 
 READINGS = (
     "R(θ) = 50‖θ‖² is ½δ‖θ‖² with δ = 100. R enters as ∇R/N and the entropy as τ/N with N four times the number of training "
@@ -30,7 +31,6 @@ READINGS = (
     "the authors' program.",
 )
 
-_BASES = {"uniform": "Uniform(0.0025)", "Gaussian": "Normal(0.005)", "Laplace": "Laplace(0.005)"}
 _HYPER = "App. B, table of hyperparameters; bases from App. B.2; τ, max_step and first curvature: see the readings"
 _B2 = "App. B.2; the batch size from the authors' published commands"
 _PUBLISHED = "the authors' published command for CIFAR-10 with a Gaussian base; other bases likewise"
@@ -43,8 +43,8 @@ _AFFINE: dict[str, Any] = {
 _SGD: dict[str, Any] = {"rule": "sgd", "lr": 0.1, "momentum": 0.8}
 
 METHODS = [
-    *(Method(f"additive {name}", "paper", {**_ADDITIVE, "base": base}, _HYPER) for name, base in _BASES.items()),
-    *(Method(f"affine {name}", "paper", {**_AFFINE, "base": base}, _HYPER) for name, base in _BASES.items()),
+    *(Method(f"additive {name}", "paper", {**_ADDITIVE, "base": base}, _HYPER) for name, base in BASES.items()),
+    *(Method(f"affine {name}", "paper", {**_AFFINE, "base": base}, _HYPER) for name, base in BASES.items()),
     Method("SGD", "paper", _SGD, _HYPER),
     Method(
         "iVON", "paper", {"rule": "ivon", "lr": 0.5, "momentum": 0.8, "scale_momentum": 0.999, "damping": 1.0,
@@ -57,14 +57,14 @@ METHODS = [
     ),
     *(
         Method(f"additive {name}", "published", {**_ADDITIVE, "base": base, "lr": 0.5, "warmup_epochs": 5.0}, _PUBLISHED)
-        for name, base in _BASES.items()
+        for name, base in BASES.items()
     ),
     *(
         Method(
             f"affine {name}", "published",
             {**_AFFINE, "base": base, "scale_lr": 0.05, "temperature": 4.0, "warmup_epochs": 5.0}, _PUBLISHED,
         )
-        for name, base in _BASES.items()
+        for name, base in BASES.items()
     ),
     Method("SGD averaged", "ours", {**_SGD, "lr": 0.02}, "ours: α = 0.1 with a momentum that averages, as heavy ball"),
     Method(
@@ -102,30 +102,32 @@ _SHARED: dict[str, Any] = {
     "prior_precision": 100.0,
 }  # fmt: skip
 
+
+def _full(column: int, dataset: str) -> Experiment:
+    return Experiment(
+        f"{dataset}-resnet20",
+        f"{_TITLES[dataset]}, ResNet-20",
+        {"dataset": dataset, **_SHARED},
+        _B2,
+        METHODS,
+        _printed(column),
+        {
+            "paper": Budget(seeds=5, settings={"compile": True, "evaluate_every": 60}),
+            "desktop": Budget(
+                seeds=1,
+                epochs=2 if dataset == "tinyimagenet" else 8,  # twice the images, each four times as large
+                seeds_of={"SGD": 3, "iVON": 3, "affine Gaussian": 3, "affine Laplace": 3},
+                settings={"compile": True},
+            ),
+            "smoke": Budget(seeds=1, epochs=1, images=20, settings={"batch_size": 20, "predictive_samples": 2}),
+        },
+        images=100_000 if dataset == "tinyimagenet" else 50_000,
+    )
+
+
 TABLE2 = Recipe(
     "table2",
     "Table 2: ResNet-20 with the additive and affine rules",
-    tuple(
-        Experiment(
-            f"{dataset}-resnet20",
-            f"{title}, ResNet-20",
-            {"dataset": dataset, **_SHARED},
-            _B2,
-            METHODS,
-            _printed(column),
-            {
-                "paper": Budget(seeds=5, settings={"compile": True, "evaluate_every": 60}),
-                "desktop": Budget(
-                    seeds=1,
-                    epochs=2 if dataset == "tinyimagenet" else 8,  # twice the images, each four times as large
-                    seeds_of={"SGD": 3, "iVON": 3, "affine Gaussian": 3, "affine Laplace": 3},
-                    settings={"compile": True},
-                ),
-                "smoke": Budget(seeds=1, epochs=1, images=20, settings={"batch_size": 20, "predictive_samples": 2}),
-            },
-            images=100_000 if dataset == "tinyimagenet" else 50_000,
-        )
-        for column, (dataset, title) in enumerate(_TITLES.items())
-    ),
+    (_full(0, "cifar10"), short_resnet20(_printed(0)), _full(1, "cifar100"), _full(2, "tinyimagenet")),
     READINGS,
 )

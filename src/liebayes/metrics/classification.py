@@ -1,8 +1,4 @@
-"""Metrics of predicted probabilities, and of the sparsity and localisation of weights.
-
-Probabilities are a tensor (inputs, classes) whose rows add up to 1, labels a tensor with one integer for each input.
-Everything is computed in float64 and returned as Python numbers, or as tensors of one value for each input or bin.
-"""
+"""Metrics of predicted class probabilities."""
 
 from __future__ import annotations
 
@@ -11,6 +7,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .bootstrap import Statistic
+from .checks import as_tensor, real_tensor
 
 BINS = 20
 """The number of calibration bins in the authors' published experiments."""
@@ -22,8 +21,7 @@ def accuracy(probabilities: Tensor, labels: Tensor) -> float:
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
     0.5
     """
-    p, y = _checked(probabilities, labels)
-    return float((p.argmax(1) == y).double().mean())
+    return float(_correct(*_checked(probabilities, labels)).mean())
 
 
 def nll(probabilities: Tensor, labels: Tensor) -> float:
@@ -35,9 +33,7 @@ def nll(probabilities: Tensor, labels: Tensor) -> float:
     >>> round(nll(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 0])), 4)
     0.3466
     """
-    p, y = _checked(probabilities, labels)
-    smallest = torch.finfo(torch.float64 if probabilities.dtype == torch.float64 else torch.float32).tiny
-    return float(-p.gather(1, y.unsqueeze(1)).clamp_min(smallest).log().mean())
+    return float(_log_losses(*_checked(probabilities, labels), smallest_probability(probabilities)).mean())
 
 
 def brier(probabilities: Tensor, labels: Tensor) -> float:
@@ -46,8 +42,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> float:
     >>> brier(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
     0.5
     """
-    p, y = _checked(probabilities, labels)
-    return float((p - torch.nn.functional.one_hot(y, p.shape[1])).square().sum(1).mean())
+    return float(_squares(*_checked(probabilities, labels)).mean())
 
 
 class Reliability(NamedTuple):
@@ -69,11 +64,9 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> Reli
     (tensor([0, 2]), tensor([   nan, 0.8000], dtype=torch.float64))
     """
     p, y = _checked(probabilities, labels)
-    if isinstance(bins, bool) or not isinstance(bins, numbers.Integral) or bins < 1:
-        raise ValueError(f"bins must be a whole number of at least 1, but got {bins!r}.")
-    edges = torch.arange(bins + 1, dtype=torch.float64, device=p.device) / bins
+    edges = _edges(bins, p.device)
     confidence, guess = p.max(1)
-    index = torch.bucketize(confidence, edges[1:-1])  # the right edge belongs to a bin, so 1.0 is in the last
+    index = _bin_of(confidence, edges)
     counts = torch.bincount(index, minlength=bins)
 
     def mean_of(values: Tensor) -> Tensor:
@@ -88,9 +81,7 @@ def ece(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> float:
     >>> round(ece(torch.tensor([[1.0, 0.0], [0.4, 0.6]]), torch.tensor([0, 0])), 4)
     0.3
     """
-    diagram = reliability(probabilities, labels, bins)
-    gaps = (diagram.accuracy - diagram.confidence).abs().nan_to_num(0.0)
-    return float((gaps * diagram.counts).sum() / diagram.counts.sum())
+    return classification_statistics(probabilities, labels, bins)["ece"].value
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
@@ -113,15 +104,32 @@ def auroc(scores_inside: Tensor, scores_outside: Tensor) -> float:
     """
     named = {"scores_inside": scores_inside, "scores_outside": scores_outside}
     for name, scores in named.items():
-        _require_real(name, scores)
+        scores = named[name] = real_tensor(name, scores)
         if scores.ndim != 1 or len(scores) == 0:
             raise ValueError(f"{name} must be one score for each input, but its shape is {tuple(scores.shape)}.")
         if bool(torch.isnan(scores).any()):
             raise ValueError(f"{name} has values that are not numbers (NaN).")
-    inside, order = scores_inside.double().sort()[0], scores_outside.double()
+    inside, order = named["scores_inside"].double().sort()[0], named["scores_outside"].double()
     # Twice the number of pairs won is a whole number, so ties cost no precision.
     won = torch.searchsorted(inside, order, right=False) + torch.searchsorted(inside, order, right=True)
     return int(won.sum()) / (2 * len(inside) * len(order))
+
+
+def classification_statistics(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, Statistic]:
+    """Accuracy, NLL, ECE, Brier score and mean predictive entropy, ready for `replicates`.
+
+    The ECE is Σ |mean of (right − confidence) in a bin| over the bins, the means being over all inputs.
+    """
+    p, y = _checked(probabilities, labels)
+    confidence = p.amax(1)
+    entropy = torch.special.entr(p).sum(1)
+    return {
+        "accuracy": Statistic(_correct(p, y)[:, None], low=0.0, high=1.0),
+        "nll": Statistic(_log_losses(p, y, smallest_probability(probabilities))[:, None], low=0.0),
+        "ece": calibration_statistic(confidence[:, None], _correct(p, y)[:, None], bins),
+        "brier": Statistic(_squares(p, y)[:, None], low=0.0, high=2.0),
+        "entropy": Statistic(entropy[:, None], low=0.0),
+    }
 
 
 def classification_metrics(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
@@ -131,94 +139,47 @@ def classification_metrics(probabilities: Tensor, labels: Tensor, bins: int = BI
     >>> {name: round(value, 3) for name, value in metrics.items()}
     {'accuracy': 1.0, 'nll': 0.347, 'ece': 0.25, 'brier': 0.25, 'entropy': 0.347}
     """
-    return {
-        "accuracy": accuracy(probabilities, labels),
-        "nll": nll(probabilities, labels),
-        "ece": ece(probabilities, labels, bins),
-        "brier": brier(probabilities, labels),
-        "entropy": float(predictive_entropy(probabilities).mean()),
-    }
+    return {name: statistic.value for name, statistic in classification_statistics(probabilities, labels, bins).items()}
 
 
-# Sparsity (Sec. 5.1).
+def calibration_statistic(confidence: Tensor, correct: Tensor, bins: int) -> Statistic:
+    """The ECE of predictions (inputs, predictions of an input), averaged over both."""
+    index = _bin_of(confidence, _edges(bins, confidence.device))
+    gaps = (correct - confidence) / confidence.shape[1]
+    terms = torch.zeros(len(confidence), bins, dtype=torch.float64, device=confidence.device).scatter_add_(1, index, gaps)
+    return Statistic(terms, lambda means: means.abs().sum(-1), low=0.0, high=1.0, biased=True)
 
 
-class Sparsity(NamedTuple):
-    """How unequal the magnitudes of weights are."""
-
-    below: float
-    """The share of weights smaller than `threshold` times the largest."""
-    mass_count: int
-    """How many of the largest weights carry `mass` of Σ|w|."""
-    mass_share: float
-    """The same as a share of all weights."""
-    hoyer: float
-    """(√n − ‖w‖₁/‖w‖₂)/(√n − 1): 0 for equal magnitudes, 1 for a single one (Hoyer, 2004)."""
-    gini: float
-    """The Gini index: 0 for equal magnitudes, 1 − 1/n for a single one."""
+def smallest_probability(probabilities: Tensor) -> float:
+    """What a probability of zero counts as: see `nll`."""
+    double = as_tensor(probabilities).dtype == torch.float64
+    return torch.finfo(torch.float64 if double else torch.float32).tiny
 
 
-def sparsity(weights: Tensor, threshold: float = 0.01, mass: float = 0.9) -> Sparsity:
-    """Measures of sparsity of a tensor of weights.
-
-    Args:
-        weights: of any shape and sign.
-        threshold: weights below this share of the largest magnitude count as small.
-        mass: the share of Σ|w| that the largest weights must carry.
-
-    >>> sparsity(torch.tensor([0.0, 0.0, -1.0, 0.0]))
-    Sparsity(below=0.75, mass_count=1, mass_share=0.25, hoyer=1.0, gini=0.75)
-    """
-    _require_real("weights", weights)
-    if weights.numel() == 0 or not bool(torch.isfinite(weights).all()):
-        raise ValueError(f"weights must be finite numbers, at least one, but got a tensor of shape {tuple(weights.shape)}.")
-    for name, value in (("threshold", threshold), ("mass", mass)):
-        if not (isinstance(value, numbers.Real) and 0 < value <= 1):
-            raise ValueError(f"{name} must be a share in (0, 1], but got {value!r}.")
-    sizes = weights.detach().double().abs().flatten().sort(descending=True)[0]
-    n, largest = len(sizes), float(sizes[0])
-    if largest == 0:
-        raise ValueError("All weights are zero: there is nothing to compare.")
-    sizes = sizes / largest
-    carried = sizes.cumsum(0)
-    total = float(carried[-1])
-    # The sum is rounded; that must not raise the count by one.
-    count = int(torch.searchsorted(carried, mass * total * (1 - 1e-12))) + 1
-    ratio = total / float(sizes.square().sum().sqrt())
-    hoyer = (n**0.5 - ratio) / (n**0.5 - 1) if n > 1 else 0.0
-    ranks = torch.arange(1, n + 1, dtype=torch.float64, device=sizes.device)  # the largest first
-    gini = 1 - 2 * float(((ranks - 0.5) * sizes).sum()) / (n * total)
-    return Sparsity(float((sizes < threshold).double().mean()), count, count / n, hoyer, gini)
+def _correct(p: Tensor, y: Tensor) -> Tensor:
+    return (p.argmax(1) == y).double()
 
 
-def localisation(maps: Tensor, window: int) -> Tensor:
-    """For each map, the largest share of its sum in any square of `window`×`window` positions; NaN for a map of zeros.
-
-    Args:
-        maps: numbers that are not negative, such as magnitudes of weights: (maps, height, width).
-        window: the side of the square.
-
-    >>> maps = torch.tensor([[[0.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]], [[1.0] * 3] * 3])
-    >>> localisation(maps, 2)
-    tensor([1.0000, 0.4444], dtype=torch.float64)
-    """
-    _require_real("maps", maps)
-    if maps.ndim != 3 or not bool((maps >= 0).all()):
-        raise ValueError(f"maps must be numbers that are not negative, (maps, height, width), but got {tuple(maps.shape)}.")
-    if not (isinstance(window, numbers.Integral) and 1 <= window <= min(maps.shape[1:])):
-        raise ValueError(f"window must be from 1 to {min(maps.shape[1:])}, the smaller side of the maps, but is {window!r}.")
-    values = maps.detach().double().unsqueeze(1)
-    sums = torch.nn.functional.avg_pool2d(values, int(window), stride=1).flatten(1).amax(1) * window**2
-    return sums / values.flatten(1).sum(1)
+def _log_losses(p: Tensor, y: Tensor, smallest: float) -> Tensor:
+    return -p.gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(smallest).log()
 
 
-def _require_real(name: str, value: object) -> None:
-    if not isinstance(value, Tensor) or value.dtype.is_complex or value.is_quantized:
-        came = str(value.dtype) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ValueError(f"{name} must be a tensor of real numbers, but got {came}. Make one: torch.as_tensor(...).")
+def _squares(p: Tensor, y: Tensor) -> Tensor:
+    return (p - torch.nn.functional.one_hot(y, p.shape[1])).square().sum(1)
+
+
+def _edges(bins: int, device: torch.device) -> Tensor:
+    if isinstance(bins, bool) or not isinstance(bins, numbers.Integral) or bins < 1:
+        raise ValueError(f"bins must be a whole number of at least 1, but got {bins!r}.")
+    return torch.arange(bins + 1, dtype=torch.float64, device=device) / bins
+
+
+def _bin_of(confidence: Tensor, edges: Tensor) -> Tensor:
+    return torch.bucketize(confidence, edges[1:-1])  # the right edge belongs to a bin, so 1.0 is in the last
 
 
 def _checked_probabilities(probabilities: Tensor) -> Tensor:
+    probabilities = as_tensor(probabilities)
     if not isinstance(probabilities, Tensor):
         way = "Pass its .probabilities." if hasattr(probabilities, "probabilities") else "Use torch.as_tensor."
         raise ValueError(f"probabilities must be a tensor, but got a {type(probabilities).__name__}. {way}")
@@ -243,7 +204,7 @@ def _checked_probabilities(probabilities: Tensor) -> Tensor:
 
 
 def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    p = _checked_probabilities(probabilities)
+    p, labels = _checked_probabilities(probabilities), as_tensor(labels)
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels must be a tensor, but got a {type(labels).__name__}. Use torch.as_tensor.")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:

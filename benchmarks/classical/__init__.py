@@ -1,0 +1,1 @@
+"""Classical posteriors: densities, references and the peers, for `benchmarks/posteriors.py`."""

@@ -1,0 +1,197 @@
+"""`fit` on fourteen classical posteriors, beside Pyro's and NumPyro's guides and multi-path Pathfinder at equal CPU seconds.
+
+    python benchmarks/posteriors.py reference       # long NUTS, or exact answers: results/posteriors/reference.json
+    python benchmarks/posteriors.py ours            # three families, and float32: results/posteriors/ours.json
+    python benchmarks/posteriors.py pyro            # needs pyro-ppl
+    python benchmarks/posteriors.py jax             # needs jax, numpyro and blackjax
+    python benchmarks/posteriors.py picture         # docs/posteriors.png
+
+`--models` and `--methods` choose; what is not run again keeps its stored figure. Every method starts at the same point, in
+float64, with its defaults. "Right" means: every mean within 0.1 standard deviations of the reference's, and every standard
+deviation within 10 %. CPU seconds are those of the process, on one thread. The peers have as many as TriangularAffine took, a
+quarter and four times that; compilation, and choosing the number of steps, are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from classical.models import MODELS, Arrays, Model
+
+FOLDER = Path(__file__).parents[1] / "results" / "posteriors"
+TIMES = (0.25, 1.0, 4.0)
+DRAWS = 20_000
+SEED = 0
+STEPS = (100, 400, 2000)
+"""Of ours; the last is the default, and a run may end before."""
+
+
+def moments(model: Model, draws: Arrays) -> dict[str, list[float]]:
+    """Means and standard deviations of all compared quantities, one after the other."""
+    flat = np.concatenate([np.asarray(x, dtype=np.float64).reshape(len(x), -1) for x in model.judged(draws).values()], 1)
+    return {"mean": flat.mean(0).tolist(), "sd": flat.std(0).tolist()}
+
+
+def errors(found: dict[str, list[float]], true: dict[str, list[float]]) -> dict[str, float]:
+    """The worst mean, in standard deviations, and the worst standard deviation, relative; infinite where not a number."""
+    mean, sd, true_mean, true_sd = (np.array(x) for x in (found["mean"], found["sd"], true["mean"], true["sd"]))
+    off = {"mean_error": np.abs(mean - true_mean) / true_sd, "sd_error": np.abs(sd / true_sd - 1)}
+    return {name: float(np.nan_to_num(x, nan=math.inf).max()) for name, x in off.items()}
+
+
+def right(row: dict[str, Any]) -> bool:
+    """Every mean within 0.1 standard deviations, every standard deviation within 10 %."""
+    return row["mean_error"] <= 0.1 and row["sd_error"] <= 0.1
+
+
+class Results:
+    """One file of results/posteriors/, written after every figure."""
+
+    def __init__(self, name: str, versions: dict[str, str], folder: Path = FOLDER) -> None:
+        self.path = folder / f"{name}.json"
+        self.content: dict[str, Any] = read(name, folder)
+        self.content["command"] = f"python benchmarks/posteriors.py {name}"
+        self.content["seed"] = SEED
+        self.content["versions"] = {"python": platform.python_version(), "numpy": np.__version__, **versions}
+        self.models: dict[str, Any] = self.content.setdefault("models", {})
+
+    def save(self) -> None:
+        """Writes the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+
+
+def read(name: str, folder: Path = FOLDER) -> dict[str, Any]:
+    """A stored file, or nothing."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def with_reference(names: list[str]) -> list[str]:
+    """Those that can be judged; says which cannot."""
+    known = read("reference").get("models", {})
+    for name in names:
+        if name not in known:
+            print(f"{name}: no reference. First: python benchmarks/posteriors.py reference --models {name!r}")
+    return [name for name in names if name in known]
+
+
+def reference(names: list[str], count: int) -> None:
+    """Long NUTS; the centred schools from the draws of the others, the funnel from its formula."""
+    from classical import jax_peers
+
+    results = Results("reference", jax_peers.versions())
+    for name in names:
+        if name == "funnel":  # x | v ~ N(0, e^v), v ~ N(0, 9), so that Var x = E[e^v] = e^4.5
+            results.models[name] = {"source": "exact", "mean": [0.0] * 10, "sd": [3.0, *[math.exp(2.25)] * 9]}
+            results.save()
+            continue
+        source = "eight schools" if name == "eight schools, centred" else name
+        draws, facts = jax_peers.nuts(MODELS[source], count, SEED)
+        if source != name:
+            draws["theta"] = draws["mu"][:, None] + draws["tau"][:, None] * draws.pop("z")
+        results.models[name] = {"source": "NUTS", **facts, **moments(MODELS[name], draws)}
+        results.save()
+        print(name, facts, flush=True)
+
+
+def peers(kind: str, names: list[str], methods: list[str] | None) -> None:
+    """The methods of `classical.jax_peers` or `classical.pyro_peers`, in the CPU seconds of ours."""
+    if kind == "jax":
+        from classical import jax_peers as module
+    else:
+        from classical import pyro_peers as module
+    true, ours = read("reference")["models"], read("ours")["models"]
+    results = Results(kind, module.versions())
+    for name in with_reference(names):
+        budget = ours[name]["TriangularAffine"]["float64"][-1]["cpu_seconds"]
+        for method in methods or list(module.METHODS):
+            rows = results.models.setdefault(name, {})[method] = []
+            try:
+                run = module.METHODS[method].prepare(MODELS[name])
+                few = 2 if method == "Pathfinder" else 200
+                each = run(few, SEED)[1] / few
+            except Exception as error:  # a peer that fails is a result
+                rows.append({"times": 0.0, "failed": f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"})
+                continue
+            for times in TIMES:
+                steps = max(1, round(times * budget / each))
+                began = time.perf_counter()
+                draws, seconds = run(steps, SEED)
+                row = {"times": times, "steps": steps, "cpu_seconds": round(seconds, 3)}
+                row |= {"wall_seconds": round(time.perf_counter() - began, 2)}
+                row |= errors(moments(MODELS[name], draws), true[name])
+                rows.append(row)
+            results.save()
+            print(f"{name:24} {method:40}", *(f"{row['mean_error']:.3g}/{row['sd_error']:.3g}" for row in rows), flush=True)
+
+
+def ours(names: list[str], methods: list[str] | None) -> None:
+    """Three families with the defaults; what the verdict and k say, and the figures by importance weights."""
+    import torch
+    from classical.families import FAMILIES, fitted
+
+    import liebayes as lb
+
+    torch.set_num_threads(1)
+    true = read("reference")["models"]
+    results = Results("ours", {"liebayes": lb.__version__, "torch": torch.__version__})
+    for name in with_reference(names):
+        for method in methods or list(FAMILIES):
+            stored = results.models.setdefault(name, {})[method] = {}
+            for kind, counts in {"float64": STEPS, "float32": STEPS[-1:]}.items():
+                rows = stored[kind] = []
+                for steps in counts:
+                    row: dict[str, Any] = {"steps": steps}
+                    began, wall = time.process_time(), time.perf_counter()
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", lb.FitWarning)
+                        found = fitted(MODELS[name], FAMILIES[method], getattr(torch, kind), steps, SEED)
+                    row |= {"cpu_seconds": round(time.process_time() - began, 3)}
+                    row |= {"wall_seconds": round(time.perf_counter() - wall, 2)}
+                    row |= found.facts | errors(moments(MODELS[name], found.draws), true[name])
+                    if steps == STEPS[-1]:
+                        k, weighted = found.weighed()
+                        row |= {"pareto_k": k, "weighted": errors(weighted, true[name])}
+                    rows.append(row)
+                last = rows[-1]
+                weighted = "{mean_error:.3f}/{sd_error:.3f}".format(**last["weighted"])
+                print(
+                    f"{name:24} {method:17} {kind} {last['taken']:5} steps {last['cpu_seconds']:6.2f} s  "
+                    f"{last['mean_error']:.3f}/{last['sd_error']:.3f}  k {last['pareto_k']:.2f} weighted {weighted}  "
+                    f"{last['verdict'][:70]}",
+                    flush=True,
+                )
+                results.save()
+
+
+def main() -> None:
+    """Runs what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("reference", "ours", "pyro", "jax", "picture"))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--draws", type=int, default=2500, help="of each of the eight chains of a reference")
+    asked = parser.parse_args()
+    if asked.what == "reference":
+        reference(asked.models, asked.draws)
+    elif asked.what == "ours":
+        ours(asked.models, asked.methods)
+    elif asked.what == "picture":
+        from classical.picture import draw
+
+        draw(FOLDER, Path(__file__).parents[1] / "docs" / "posteriors.png")
+    else:
+        peers(asked.what, asked.models, asked.methods)
+
+
+if __name__ == "__main__":
+    main()

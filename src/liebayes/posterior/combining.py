@@ -1,0 +1,102 @@
+"""Posteriors from posteriors: elsewhere, around another point, and two of one base as one."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..bases import Normal
+from ..groups import DiagonalAffine
+from ..groups.diagonal_affine import ScaleShift
+from ..posterior_file import Contents
+from ..rule import Family
+
+
+def moved(tensors: Mapping[str, Tensor], device: torch.device | str | None, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Tensors on another device; floating-point ones in another precision."""
+    return {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in tensors.items()}
+
+
+def on(family: Family[Any], device: torch.device | str | None, dtype: torch.dtype | None) -> Family[Any]:
+    """A member on another device, in another precision."""
+    return Family(family.group, family.base, type(family.element)(**moved(family.element._asdict(), device, dtype)))
+
+
+def centred(contents: Contents, values: Mapping[str, Tensor]) -> Contents:
+    """The families around other values, by name."""
+    missing = sorted(set(contents.families) - set(values))
+    if missing:
+        raise ValueError(f"A posterior is centred at values of all its parameters, but these are missing: {missing}.")
+
+    def others(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        here = {name: value for name, value in own.items() if name in values}
+        return {**own, **{name: values[name].detach().to(own.device, own.dtype, copy=True) for name, own in here.items()}}
+
+    families = {name: recentred(name, family, values[name]) for name, family in contents.families.items()}
+    return contents._replace(families=families, fixed=others(contents.fixed), buffers=others(contents.buffers))
+
+
+def recentred(name: str, family: Family[Any], point: Tensor) -> Family[Any]:
+    """The member with this point: its shift, or its mean where a scale is all there is."""
+    point = point.detach().to(family.device, family.dtype, copy=True)
+    if point.shape != family.event_shape:
+        raise ValueError(f"{name} has the shape {tuple(family.event_shape)}, but the new values have {tuple(point.shape)}.")
+    if hasattr(family.element, "shift"):
+        return Family(family.group, family.base, family.element._replace(shift=point))
+    try:
+        mean = family.base.mean
+    except ValueError:  # a base without one: the point is the scale
+        mean = 1.0
+    return Family(family.group, family.base, family.group.at(point / mean))
+
+
+def merged(a: Contents, b: Contents, prior: float | Contents) -> Contents:
+    """q₁·q₂ over the prior, for Gaussians with a precision for every weight."""
+    if set(a.families) != set(b.families):
+        raise ValueError(f"Only one of the posteriors is over {sorted(set(a.families) ^ set(b.families))[0]}; both must be.")
+    if dict(a.frozen) != dict(b.frozen):
+        raise ValueError("The posteriors were trained beside different frozen weights; merging is for those of one base.")
+    if a.kept or b.kept:
+        raise ValueError("Pruned posteriors cannot be merged. Merge first, then prune.")
+    if a.temperature != b.temperature or a.temperature == 0:
+        raise ValueError(
+            f"Posteriors of one positive temperature can be merged, but theirs are {a.temperature:g} and {b.temperature:g}."
+        )
+    if isinstance(prior, Contents):
+        if set(prior.families) != set(a.families):
+            raise ValueError("The prior must be over the same parameters as the posteriors.")
+    elif not (isinstance(prior, numbers.Real) and not isinstance(prior, bool) and 0 <= prior < math.inf):
+        raise ValueError(f"prior must be the precision that both were trained with, or their prior, but got {prior!r}.")
+    found: dict[str, Family[Any]] = {}
+    for name, family in a.families.items():
+        (one, m1), (two, m2) = (precision_and_mean(name, contents.families[name]) for contents in (a, b))
+        if isinstance(prior, Contents):
+            none, m0 = precision_and_mean(name, prior.families[name])
+        else:
+            none, m0 = torch.full_like(one, prior / a.temperature), torch.zeros_like(m1)
+        total = one + two - none
+        if not bool((total > 0).all()):
+            raise ValueError(
+                f"{name} has weights whose prior is more precise than both posteriors together. Give the prior they were "
+                "trained with, and train until widths are learned."
+            )
+        mean = (one * m1 + two * m2 - none * m0) / total
+        log_scale = -0.5 * total.log() - math.log(family.base.stddev)
+        found[name] = Family(family.group, family.base, ScaleShift(log_scale.to(family.dtype), mean.to(family.dtype)))
+    return a._replace(families=found)
+
+
+def precision_and_mean(name: str, family: Family[Any]) -> tuple[Tensor, Tensor]:
+    """Λ and m of a Gaussian with a width for every number, in float64."""
+    if not (isinstance(family.group, DiagonalAffine) and isinstance(family.base, Normal)):
+        raise ValueError(
+            f"{name} is of {family.group} on {family.base}, but this is for Gaussians with a width for every weight: "
+            "DiagonalAffine on Normal, such as AffineBLR and IVON learn."
+        )
+    log_scale, shift = family.element.log_scale.double(), family.element.shift.double()
+    return (-2 * (log_scale + math.log(family.base.scale))).exp(), shift

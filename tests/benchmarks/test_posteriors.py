@@ -1,0 +1,67 @@
+"""The classical posteriors of benchmarks/posteriors.py: densities, references and the criterion."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import posteriors
+from classical.models import MODELS, schools
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_density_has_a_slope_at_its_start(name: str) -> None:
+    model = MODELS[name]
+    start = {part: torch.tensor(value, dtype=torch.float64, requires_grad=True) for part, value in model.starts.items()}
+    value = model.loss(torch, start, {part: torch.as_tensor(array) for part, array in model.data().items()})
+    slopes = torch.autograd.grad(value, list(start.values()))
+    assert value.ndim == 0
+    assert bool(torch.isfinite(value))
+    assert all(bool(torch.isfinite(slope).all()) for slope in slopes)
+    assert sum(float(slope.abs().sum()) for slope in slopes) > 0
+    assert set(model.supports) <= set(model.starts)
+
+
+def test_the_reference_of_the_eight_schools_is_that_of_a_grid() -> None:
+    """μ and τ with the effects integrated out, by sums over a grid: within five standard errors of the chains."""
+    data = schools()
+    mu = np.linspace(-20.0, 30.0, 801)[:, None, None]
+    tau = np.linspace(1e-3, 150.0, 6001)[None, :, None]
+    spread = np.sqrt(data["error"] ** 2 + tau**2)
+    log = (-0.5 * ((data["y"] - mu) / spread) ** 2 - np.log(spread)).sum(-1)
+    log = log - 0.5 * (mu[..., 0] / 5) ** 2 - np.log1p((tau[..., 0] / 5) ** 2)
+    weights = np.exp(log - log.max())
+    weights /= weights.sum()
+    stored = posteriors.read("reference")["models"]["eight schools"]
+    for place, x in enumerate((mu[..., 0], tau[..., 0])):
+        mean = float((weights * x).sum())
+        sd = math.sqrt(float((weights * (x - mean) ** 2).sum()))
+        fourth = float((weights * (x - mean) ** 4).sum())
+        size = stored["smallest_effective_size"]
+        assert abs(stored["mean"][place] - mean) < 5 * sd / math.sqrt(size)
+        assert abs(stored["sd"][place] - sd) < 5 * math.sqrt((fourth / sd**4 - 1) / size) * sd / 2
+
+
+def test_chains_have_mixed() -> None:
+    """Means within 0.02 standard deviations at two standard errors: a fifth of the criterion."""
+    for name, row in posteriors.read("reference")["models"].items():
+        if row["source"] == "NUTS":
+            assert row["smallest_effective_size"] > 1e4, name
+            assert row["largest_rhat"] < 1.01, name
+            assert row["divergent"] <= 1e-3 * row["draws"], name
+
+
+def test_right_is_a_tenth_in_every_coordinate() -> None:
+    true = {"mean": [1.0, 0.0], "sd": [2.0, 1.0]}
+    found = posteriors.errors({"mean": [1.1, 0.09], "sd": [2.1, 0.95]}, true)
+    assert found == {"mean_error": pytest.approx(0.09), "sd_error": pytest.approx(0.05)}
+    assert posteriors.right(found)
+    assert not posteriors.right(posteriors.errors({"mean": [1.1, 0.11], "sd": [2.1, 0.95]}, true))
+    assert posteriors.errors({"mean": [math.nan, 0.0], "sd": [2.0, 1.0]}, true)["mean_error"] == math.inf

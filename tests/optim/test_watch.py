@@ -1,0 +1,74 @@
+"""Warnings of runs that go wrong: each is told once, and a run that goes well has none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import liebayes as lb
+from liebayes.optim import TrainingWarning
+
+
+def told(train: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        train()
+    assert all(warning.filename == __file__ for warning in found)  # they point to the line that calls step()
+    return [str(warning.message) for warning in found if warning.category is TrainingWarning]
+
+
+def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(64, 3)
+    return nn.Linear(3, 1), x, x @ torch.tensor([[1.0], [-2.0], [0.5]]) + 0.1 * torch.randn(64, 1)
+
+
+def train(
+    lr: float, *, factor: float = 1.0, closure: bool = True, reduction: str = "mean", steps: int = 100, **options: float | None
+) -> Callable[[], object]:
+    model, x, y = problem()
+    optimizer = lb.AffineBLR(model.parameters(), lr, data_size=64, **options)  # pyright: ignore[reportArgumentType]
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = nn.functional.mse_loss(factor * model(x), factor * y, reduction=reduction)
+        value.backward()
+        return value
+
+    def run() -> None:
+        for _ in range(steps):
+            if closure:
+                optimizer.step(loss)
+            else:
+                with optimizer.sampled():
+                    loss()
+                optimizer.step()
+
+    return run
+
+
+@pytest.mark.parametrize("closure", [True, False])
+def test_a_good_run_is_silent(closure: bool) -> None:
+    assert told(train(0.3, closure=closure)) == []
+
+
+@pytest.mark.parametrize("closure", [True, False])
+def test_steps_that_are_mostly_bounded(closure: bool) -> None:
+    [text] = told(train(3.0, factor=100.0, closure=closure, max_step=0.01))
+    assert "max_step=0.01 has bounded" in text
+    assert "Lower lr (now 3)" in text
+
+
+def test_a_loss_that_rises_a_hundredfold() -> None:
+    [text] = told(train(24.0, max_step=None, steps=20))
+    assert "The loss has risen from" in text
+    assert "Lower lr (now 24)" in text
+
+
+def test_a_sum_over_the_batch() -> None:
+    [text] = told(train(0.001, reduction="sum", steps=3))
+    assert 'Use reduction="mean"' in text

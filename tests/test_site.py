@@ -1,0 +1,94 @@
+"""The site: it builds without a warning, no link in it is dead, and it loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from support.once_per_session import once_per_session
+from support.pages import PAGES, ROOT
+
+import liebayes as lb
+
+pytest.importorskip("material")
+pytest.importorskip("mkdocstrings_handlers.python")
+
+
+class Links(HTMLParser):
+    """What a page links to, loads, and can be linked to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.linked: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.linked.append(given["href"])
+        self.loaded += [given["src"]] if "src" in given else []
+        self.loaded += [given["href"]] if tag == "link" else []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Links]:
+    """Every page of the built site."""
+
+    def build(folder: Path) -> None:
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder / "site")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    folder = once_per_session(tmp_path_factory, "site", build) / "site"
+    return {page: Links(page) for page in folder.rglob("*.html") if page.name != "404.html"}
+
+
+def test_no_link_is_dead(site: dict[Path, Links]) -> None:
+    dead = []
+    for page, links in site.items():
+        for link in links.linked + links.loaded:
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            target = target / "index.html" if target.is_dir() else target
+            known = target in site and parts.fragment and parts.fragment not in ("", "__skip")
+            if not target.is_file() or (known and unquote(parts.fragment) not in site[target].anchors):
+                dead.append(f"{page.name}: {link}")
+    assert not dead
+    assert sum(len(links.linked) for links in site.values()) > 1000  # they were found
+
+
+def test_nothing_is_loaded_from_elsewhere(site: dict[Path, Links]) -> None:
+    assert not [(page.name, name) for page, links in site.items() for name in links.loaded if urlsplit(name).netloc]
+    for page in site:
+        text = page.read_text(encoding="utf-8")
+        assert "fonts.googleapis" not in text
+        assert "unpkg.com" not in text
+
+
+def test_every_page_is_there(site: dict[Path, Links]) -> None:
+    names = {page.name for page in site}
+    assert {Path(page).stem + ".html" for page in PAGES} - {"README.html"} <= names
+
+
+@pytest.mark.parametrize("room", ["groups", "bases", "rule", "optim", "nn", "data", "metrics", "baselines"])
+def test_the_reference_has_every_public_name(site: dict[Path, Links], room: str) -> None:
+    [page] = [page for page in site if page.parts[-2:] == ("api", f"{room}.html")]
+    shown = {anchor.rpartition(".")[2] for anchor in site[page].anchors}
+    found = {name: getattr(getattr(lb, room), name) for name in getattr(lb, room).__all__}
+    public = {name for name, value in found.items() if inspect.isclass(value) or inspect.isfunction(value)}
+    assert not public - shown
+
+
+def test_the_reference_has_fit_and_posteriors(site: dict[Path, Links]) -> None:
+    shown = {anchor.rpartition(".")[2] for page in site if page.parent.name == "api" for anchor in site[page].anchors}
+    assert {"fit", "Fit", "FitError", "Posterior", "predict", "ClassPrediction", "TrainSettings"} <= shown

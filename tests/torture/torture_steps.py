@@ -1,0 +1,100 @@
+"""1e5 steps for every rule in float32 and bfloat16, with the kernel and without: all finite, and both paths the same.
+
+The loss is a noisy quadratic, at whose minimum rounding is forgotten: a path that differs in the last digits stays near the
+other, and one that is wrong does not. Both draw the same noise (philox). Half way an optimizer goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import liebayes as lb
+from liebayes import native
+from liebayes.baselines import IVON
+from liebayes.bases import Normal, Rayleigh
+from liebayes.groups import Additive, DiagonalAffine, Multiplicative
+from liebayes.rule import Absorbed, Adaptive, Fisher
+
+STEPS = 100_000
+SIZE = 64
+RULES: dict[str, Any] = {
+    "additive": lambda p: lb.LieGroupBLR(p, Additive(), Normal(0.1), 0.05, data_size=50, noise="philox"),
+    "additive adaptive": lambda p: lb.LieGroupBLR(
+        p, Additive(), Normal(0.1), 0.01, data_size=50, metric=Adaptive(), noise="philox"
+    ),
+    "affine": lambda p: lb.AffineBLR(p, 0.05, base=Normal(0.1), data_size=50, noise="philox"),
+    "affine fisher": lambda p: lb.LieGroupBLR(
+        p, DiagonalAffine(), Normal(0.1), 0.01, data_size=50, metric=Fisher(), max_step=0.2, noise="philox"
+    ),
+    "affine gauss-newton": lambda p: lb.LieGroupBLR(
+        p, DiagonalAffine(), Normal(), 0.1, data_size=50, metric=Absorbed(), curvature="gauss-newton", start_width=0.1,
+        noise="philox",
+    ),
+    "multiplicative": lambda p: lb.LieGroupBLR(
+        p, Multiplicative(), Rayleigh(), 0.05, data_size=50, max_step=0.2, noise="philox"
+    ),
+    "multiplicative adaptive": lambda p: lb.MultiplicativeBLR(p, 0.01, data_size=50, noise="philox"),
+    "kronecker": lambda p: lb.KroneckerBLR(p, data_size=50, noise="philox"),
+    "ivon": lambda p: IVON(p, 0.1, data_size=50, noise="philox"),
+}  # fmt: skip
+CASES = [(rule, dtype) for rule in RULES for dtype in (torch.float32, torch.bfloat16)]
+UNIT, GOAL = "steps", 2 * STEPS * len(CASES)
+
+
+class Campaign:
+    def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+
+    def case(self, number: int, steps: int = STEPS) -> Counter[str]:
+        """One rule in one precision, on both paths."""
+        rule, dtype = CASES[number % len(CASES)]
+        paths = [self.train(rule, dtype, number, steps, kernel) for kernel in (True, False)]
+        for checked, (with_kernel, without) in enumerate(zip(*paths, strict=True)):
+            require_near(f"{rule} in {dtype} after {(checked + 1) * steps // 10} steps", with_kernel, without)
+        return Counter({"steps": 2 * steps, f"steps of {rule} in {dtype}": 2 * steps})
+
+    def train(self, rule: str, dtype: torch.dtype, seed: int, steps: int, kernel: bool) -> list[dict[str, Tensor]]:
+        """Points and widths ten times on the way."""
+        available = native.available
+        native.available = (lambda: kernel) if native.available() else available
+        try:
+            return self._train(rule, dtype, seed, steps)
+        finally:
+            native.available = available
+
+    def _train(self, rule: str, dtype: torch.dtype, seed: int, steps: int) -> list[dict[str, Tensor]]:
+        generator = torch.Generator().manual_seed(seed)
+        target = torch.rand(8, SIZE // 8, generator=generator).add(0.5)
+        curvature = torch.rand(8, SIZE // 8, generator=generator).add(0.5)
+        p = nn.Parameter(torch.ones(8, SIZE // 8, dtype=dtype))
+        optimizer, found = RULES[rule]([p]), []
+
+        def closure() -> None:
+            noise = 0.1 * torch.randn(p.shape, generator=generator)
+            p.grad = (curvature * (p.detach().float() - target) + noise).to(dtype)
+
+        for step in range(1, steps + 1):
+            optimizer.step(closure)
+            if step == steps // 2:
+                saved, optimizer = copy.deepcopy(optimizer.state_dict()), RULES[rule]([p])
+                optimizer.load_state_dict(saved)
+            if step % (steps // 10) == 0:
+                (family,) = optimizer.families().values()
+                found.append({"point": p.detach().float().clone(), "width": family.variance.detach().float().sqrt()})
+                for name, value in found[-1].items():
+                    assert bool(value.isfinite().all()), f"{rule} in {dtype}: {name} is not finite after {step} steps"
+        return found
+
+
+def require_near(where: str, one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """The paths differ by what a thousand roundings make of a number, of which the loss forgets the older ones."""
+    for name in one:
+        largest = float((one[name] - other[name]).abs().max())
+        allowed = 1000 * torch.finfo(torch.float32).eps * float(other[name].abs().max())
+        assert largest <= allowed, f"{where}: the {name} differs by {largest:.3g}, and {allowed:.3g} is rounding"
