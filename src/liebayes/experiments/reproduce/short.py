@@ -2,8 +2,8 @@
 
 Settings for 180 epochs are of little use for 16. Here steps are smaller and more (batches of 50), the step size rises over a
 fifth of the run and falls to zero along a line, the thresholds of FRN start at −1, and passes are in bfloat16 where the
-processor has it. The step size of each method is the best of four by the NLL on 10,000 training images held out, after one
-epoch: `liebayes sweep benchmarks/short/NAME.json`, with the tables in `results/short/`.
+processor has it. The step size of each method is the best of four by the NLL on 10,000 training images held out, after two
+epochs: `liebayes sweep benchmarks/short/NAME.json`, with the tables in `results/short/`.
 """
 
 from __future__ import annotations
