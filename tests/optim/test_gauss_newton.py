@@ -278,7 +278,7 @@ def test_vectors_are_a_group_of_their_own() -> None:
     assert [len(settings["params"]) for settings in optimizer.param_groups] == [2, 2]
     assert optimizer.param_groups[1]["param_names"] == ["0.bias", "3.bias"]
     assert optimizer.param_groups[0]["typical_size"] == optimizer.param_groups[1]["typical_size"]
-    assert (optimizer.param_groups[0]["temperature"], optimizer.param_groups[0]["prior"]) == (0.01, 1.0)
+    assert [optimizer.param_groups[0][name] for name in ("temperature", "prior", "lr")] == [0.01, None, 0.5]
     assert lb.KroneckerBLR(network().parameters(), data_size=9, prior=2.0).param_groups[0]["temperature"] == 1.0
 
 

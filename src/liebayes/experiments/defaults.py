@@ -14,7 +14,7 @@ from ..baselines import IVON, VOGN, ivon_opt
 from ..bases import Base
 from ..data import is_path
 from ..optim import AdditiveBLR, AffineBLR, KroneckerBLR, MultiplicativeBLR
-from ..optim.presets import AFFINE_LR, ALGORITHM_3
+from ..optim.presets import AFFINE_LR, ALGORITHM_3, kronecker_lr
 from ..rule import Absorbed, Adaptive, Fisher, Metric
 from .precision import resolve_precision
 from .settings import Rule, SettingsError, TrainSettings, option, require_valid
@@ -111,6 +111,8 @@ def resolved(settings: TrainSettings) -> TrainSettings:
     }
     if settings.rule == "affine":
         defaults = _of_affine(settings, defaults, regression)
+    if settings.rule == "kronecker":
+        defaults["lr"] = kronecker_lr(settings.prior_precision)
     missing = {name: value for name, value in defaults.items() if getattr(settings, name) is None}
     missing["precision"] = resolve_precision(settings.precision)
     full = dataclasses.replace(settings, dataset=settings.dataset if path else dataset, **missing)

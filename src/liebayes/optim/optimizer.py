@@ -52,7 +52,7 @@ class LieGroupBLR(SamplingOptimizer):
         mc_samples: Monte Carlo samples per step.
         prior: the regulariser R: a precision δ for R(θ) = ½δ‖θ‖², a function from one parameter tensor to a scalar, or the
             `Posterior` of an earlier training, R = −τ·log q, with whose widths this one then starts. None, with
-            "gauss-newton": δ = 0.001/size², with the size that each tensor started with, which widths do not exceed.
+            "gauss-newton": δ = 0.7, and widths of at most the size that each tensor started with.
         metric: `Absorbed()`, `Fisher()` or `Adaptive()`.
         max_step: the bound on one step in the algebra.
         initial_scale: a factor on the base: the width the posterior starts with.

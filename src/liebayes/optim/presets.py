@@ -137,7 +137,7 @@ class AffineBLR(LieGroupBLR):
 
     - `lr=2.0`: a step changes a weight by about 2/√inputs of the size its tensor started with, whatever the loss, N, the
       base and the widths are; it grows to that over the first 20 steps. Schedule it to zero.
-    - `prior=None`: a precision of 0.001/size², and widths of at most the size that each tensor started with. With a prior that
+    - `prior=None`: a precision of 0.7, and widths of at most the size that each tensor started with. With a prior that
       is given, `temperature=None` is 1, the posterior itself; otherwise it is 0.01, a cold posterior: at 1 the widths of deep
       networks cost more than they give.
     - `width_rate=0.005`: widths are learned in some 200 steps; faster at first.
@@ -232,11 +232,10 @@ class KroneckerBLR(LieGroupBLR):
     inputs; vectors and scalars (biases, norms) have a width for every number, which is a parameter group of its own beside
     that of the matrices. The defaults:
 
-    - `lr=0.7`: a step changes a weight by 0.7 over the number of inputs of its unit (root mean square), whatever the loss, N
-      and the prior are; one that all inputs share changes the output by 0.7. Schedule it to zero.
-    - `prior=None`: N(0, 1). With a prior that is given, `temperature=None` is 1, the posterior itself; with the one by default
-      it is 0.01, a cold posterior.
-    - `width_rate` and `start_width` are those of `AffineBLR`.
+    - `lr=None`: 0.7 with a prior that is given, which holds back weights that the data do not determine; 0.5 without. A step
+      changes a weight by `lr` over the number of inputs of its unit (root mean square), whatever the loss and N are; one that
+      all inputs share changes the output by `lr`. Schedule it to zero.
+    - `prior`, `temperature`, `width_rate` and `start_width` are those of `AffineBLR`.
     - `max_side=600`: a longer side has a diagonal factor.
 
     >>> import torch
@@ -250,7 +249,7 @@ class KroneckerBLR(LieGroupBLR):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 0.7,
+        lr: float | None = None,
         *,
         data_size: int,
         base: Base = Normal(),
@@ -263,8 +262,7 @@ class KroneckerBLR(LieGroupBLR):
         max_side: int = 600,
         **common: Unpack[Common],
     ) -> None:
-        settings = _gauss_newton(lr, prior, width_rate, start_width)
-        settings["prior"] = 1.0 if prior is None else prior
+        settings = _gauss_newton(kronecker_lr(prior) if lr is None else lr, prior, width_rate, start_width)
         if temperature is not None:
             settings["temperature"] = temperature
         super().__init__(
@@ -299,6 +297,11 @@ class KroneckerBLR(LieGroupBLR):
         except Exception:
             del self.param_groups[count:]
             raise
+
+
+def kronecker_lr(prior: Prior | None) -> float:
+    """The default step size of `KroneckerBLR`: a prior that is given holds back weights that the data do not determine."""
+    return 0.5 if prior is None else 0.7
 
 
 COLD = 0.01

@@ -169,9 +169,10 @@ class GaussNewtonRule(Rule):
     of the gradient, matrix groups along AAᵀM, a natural gradient; elementwise groups along AM, as Adam does, since A is an
     inverse root of squared gradients.
 
-    With `prior=None` each tensor has a weak prior in units of the size it started with, and a limit for widths: a prior that
-    is weak enough for the weights would leave those that the data do not determine so wide that training suffers. Steps then
-    leave out of A⁻² what is left of the start and the limit (`floor`, `free`), which would make steps of all weights alike.
+    With `prior=None` weights have a weak prior, and widths a limit, the size that their tensor started with: that prior alone
+    would leave weights that the data do not determine so wide that training suffers. Steps of elementwise groups then leave
+    out of A⁻² what is left of the start and the limit (`floor`, `free`), which would make steps of all weights alike; those
+    of matrix groups keep it, as damping.
     """
 
     in_kernel = True  # on the diagonal affine group, with an even base
@@ -184,8 +185,8 @@ class GaussNewtonRule(Rule):
     """Widths are learned faster at first: by a rate of min(FASTEST, WARM_UP/(10 + steps)) at least."""
     STEPS_UP = 20
     """Steps on the shift reach their length after so many."""
-    PRIOR, WIDEST = 0.001, 1.0
-    """Without a prior of the user's: δ = PRIOR/size², and widths of WIDEST·size at most."""
+    PRIOR, WIDEST = 0.7, 1.0
+    """Without a prior of the user's: δ = PRIOR, and widths of WIDEST·size at most."""
     LONGEST = 10.0
     """No weight moves by more than this times the length of a step, under elementwise groups: lengths are in units of the
     gradients before, which may have been next to nothing."""
@@ -228,7 +229,7 @@ class GaussNewtonRule(Rule):
         """The precision δ of the prior. One that is a function is seen through its gradient."""
         prior = settings["prior"]
         if prior is None:
-            return self.PRIOR / numbers["size"] ** 2
+            return self.PRIOR
         return 0.0 if callable(prior) else prior
 
     def stiffness(self, numbers: ParameterState, settings: Settings) -> float:
