@@ -31,8 +31,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 LEVELS = ("DEFAULT", "AVX2", "AVX512")  # as torch names what a processor can do
 SWITCHES = {
-    "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "LIEBAYES_KERNEL", "LIEBAYES_TEST_THREADS", "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
+    "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "LIEBAYES_KERNEL", "LIEBAYES_TEST_GRID", "LIEBAYES_TEST_THREADS",
+    "MKL_NUM_THREADS", "OMP_NUM_THREADS",
 }  # fmt: skip
 """Taken out of the caller's environment, so that a cell is what it says."""
 
@@ -77,6 +77,7 @@ COVERING = [
          "LIEBAYES_KERNEL": "avx512"},
         ("--hypothesis-profile=seeded", "--hypothesis-seed=4"), "AVX512", compiled=True,
     ),
+    Cell("grid", {"LIEBAYES_TEST_GRID": "whole"}),
 ]  # fmt: skip
 """Every switch in few runs: each cell sets several at once."""
 

@@ -134,16 +134,17 @@ def test_it_is_exact_for_logistic_regression(case: GroupCase, base: BaseCase) ->
 
 @pytest.mark.parametrize(
     ("case", "base"),
-    # A kernel by quadrature takes seconds here; the group does not matter to it.
+    # A kernel by quadrature takes seconds in the plane; the group does not matter to it.
     [(g, b) for b in WITH_KERNEL if b.fisher_shift for g in (AFFINE if has_closed_kernel(b) else AFFINE[:1])],
     ids=str,
 )
 def test_it_vanishes_at_a_realizable_optimum(case: GroupCase, base: BaseCase) -> None:
     """ℓ = −τ·log q_g*: w = −τ·s(ε), the level makes the traces equal, and every other entry is E[s]·E[κs] = 0."""
     group, tau = case.group, 0.7
-    like = torch.zeros(2, dtype=torch.float64)
+    epsilon, weights = line(base) if group.elementwise else two(base)
+    epsilon = epsilon.reshape(len(weights), -1)
+    like = torch.zeros(epsilon.shape[-1], dtype=torch.float64)
     e = group.identity(like)
-    epsilon, weights = two(base)
     w = -tau * base.base.score(epsilon)
     root = (weights * len(weights)).sqrt().unsqueeze(-1)
     exact, _ = traces(base.base, epsilon, w * root.square(), len(weights))
