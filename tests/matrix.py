@@ -219,9 +219,9 @@ def run(cell: Cell, only: list[str], workers: int) -> dict[str, Any]:
         return {"outcome": "skipped", "why": "the kernel is not built here"}
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary) / "report.xml"
-        command = [cell.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), f"--junitxml={report}"]
+        command = [cell.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command += ["-n", str(workers), "--dist", "worksteal", *cell.arguments, *only]
         began = time.monotonic()
-        command += [*cell.arguments, *only]
         done = subprocess.run(
             command, env=plain | cell.environment, cwd=ROOT, capture_output=True, text=True, check=False
         )  # fmt: skip
