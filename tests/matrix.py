@@ -3,7 +3,8 @@
     python tests/matrix.py [--cells NAME ...] [--pythons PYTHON ...] [--only PATH ...] [--results FOLDER] [--again] [--list]
 
 A cell sets several switches at once, so that a few cover them all; cells with a single switch are there by name, to find what
-broke. Other Pythons with a torch of their own run the numerics: `--pythons`, LIEBAYES_PYTHONS, or python3.X on the path.
+broke. The cell `grid` has all pairs of groups and bases, longer runs and every recipe; the suite by itself has some that cover
+them. Other Pythons with a torch of their own run the numerics: `--pythons`, LIEBAYES_PYTHONS, or python3.X on the path.
 
 Processors differ in the last digits of what they compute; nothing here may depend on those. The last result is stored as
 results/test_matrix.json and .md, after every cell: a run that was interrupted goes on where it was, and cells that are stored

@@ -12,6 +12,10 @@ from support.registry import BaseCase, GroupCase
 from torch import Tensor
 
 ORDER = 12
+QUADRATURE = 1e-8
+"""Where there is a variance the rule gives Σw = 1 to 1e-10 (tests/bases); functions are up to a hundred times as large."""
+HEAVY_TAILS = 2e-6
+"""Of a Cauchy density, 1e-7 of the mass is beyond the last node."""
 
 
 def _panels(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.elements import Seeded, assert_close, flattened, plus, scaled
+from support.elements import SAME_OPERATIONS, Seeded, assert_close, flattened, plus, scaled
 from support.registry import GROUPS, WHOLE_GRID, GroupCase
 from torch.utils import _pytree as pytree
 
@@ -80,8 +80,8 @@ def test_one_step_is_the_formula(case: GroupCase) -> None:
     M2 = plus(scaled(second, 0.25), M1, 0.75)
     expected = group.compose(g, group.exp(scaled(M1, -0.1)))
     expected = group.compose(expected, group.exp(scaled(M2, -0.1)))
-    assert_close(state.element, expected, 1e-13)
-    assert_close(state.momentum, M2, 1e-14)
+    assert_close(state.element, expected)
+    assert_close(state.momentum, M2, SAME_OPERATIONS)
 
 
 def test_momentum_commutes_with_a_constant_metric() -> None:
@@ -97,7 +97,7 @@ def test_momentum_commutes_with_a_constant_metric() -> None:
         state = update(group, form, state, covector, lr=0.1, momentum=0.9).state
         M = plus(scaled(form.sharp(covector), 0.1), M, 0.9)
         element = group.compose(element, group.exp(scaled(M, -0.1)))
-    assert_close(state.element, element, 1e-12)
+    assert_close(state.element, element)
 
 
 def test_alg_3_as_printed() -> None:
@@ -131,7 +131,7 @@ def test_no_step_is_bounded_without_a_bound(case: GroupCase) -> None:
     free = update(case.group, form, initial_state(case.group, form, g), covector, lr=0.1)
     loose = update(case.group, form, initial_state(case.group, form, g), covector, lr=0.1, max_step=10.0)
     assert int(free.bounded) == int(loose.bounded) == 0
-    assert_close(free.state.element, loose.state.element, 1e-15)
+    assert_close(free.state.element, loose.state.element, 0.0)
 
 
 # Bounds.
