@@ -220,7 +220,7 @@ def test_a_gradient_that_is_not_finite_does_not_stop_the_table(
 
 IMAGES = [
     ("cifar10", "table1", "cifar10-mlp", ("additive",)),
-    ("cifar10", "table1", "cifar10-cnn", ("multiplicative",)),
+    ("cifar10", "table1", "cifar10-cnn", ("additive", "multiplicative")),  # a pair, for the filters
     ("cifar10", "table2", "cifar10-resnet20", ("iVON",)),
     ("cifar10", "table2", "cifar10-resnet20-short", ("VOGN",)),
     ("cifar100", "table2", "cifar100-resnet20", ("affine Laplace",)),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from program import ENVIRONMENT, command, same
+from support.processes import free_port, two_ranks
 
 from liebayes import data
 from liebayes.cli import main
@@ -25,29 +26,9 @@ WORDS = ["--rule", "affine", "--epochs", "2", "--predictive-samples", "4"]
 
 
 def torchrun(*words: object) -> subprocess.Popen[str]:
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port(), "-m", "liebayes"]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port(), "-m", "liebayes"]
     command = [sys.executable, *launcher, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-
-
-def two_ranks(*words: object) -> str:
-    """The same without the launcher, which is one more process to start: what the first rank says, unless one fails."""
-    common = {**ENVIRONMENT, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _port()}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    ranks = [
-        subprocess.Popen(command(*words), env={**common, "RANK": rank, "LOCAL_RANK": rank}, **pipes) for rank in ("0", "1")
-    ]
-    said = [process.communicate(timeout=PATIENCE)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], said
-    return said[0]
-
-
-def _port() -> str:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +69,7 @@ def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Pat
     # From one to two: the last epoch again.
     os.replace(output / "previous-checkpoint.safetensors", output / "checkpoint.safetensors")
     (output / "posterior.safetensors").unlink()
-    two_ranks("train", "--resume", "--output", output)
+    assert [done.returncode for done in two_ranks(*command("train", "--resume", "--output", output))] == [0, 0]
     assert (output / "posterior.safetensors").exists()
     resumed = RunDirectory(output).read_json("environment.json")["resumed"]
     assert [session["processes"] for session in resumed] == [1, 2]
@@ -101,14 +82,14 @@ def test_two_processes_resume_to_the_bit(two: Path, tmp_path: Path) -> None:
     for name in ("settings.json", "environment.json"):
         (output / name).write_bytes((two / name).read_bytes())
     (output / "checkpoint.safetensors").write_bytes((two / "previous-checkpoint.safetensors").read_bytes())
-    two_ranks("train", "--resume", "--output", output)
+    assert [done.returncode for done in two_ranks(*command("train", "--resume", "--output", output))] == [0, 0]
     assert same(two, output)
 
 
 def test_all_ranks_end_when_the_first_refuses(two: Path) -> None:
-    process = torchrun("train", *WORDS, "--output", two)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    ranks = two_ranks(*command("train", *WORDS, "--output", two))
+    assert 0 not in [done.returncode for done in ranks]
+    errors = "".join(done.stderr for done in ranks)
     assert errors.count("liebayes: ") == errors.count(f"liebayes: {two} holds a run already.") == 1
 
 

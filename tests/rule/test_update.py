@@ -249,7 +249,8 @@ def test_the_condition_number_of_a_matrix_is_bounded(dtype: torch.dtype, dim: in
     g = group.identity(torch.zeros(dim, dtype=dtype))
     rotation = torch.linalg.qr(torch.randn(dim, dim, generator=torch.Generator().manual_seed(dim), dtype=torch.float64)).Q
     X = rotation @ torch.linspace(-step, step, dim, dtype=torch.float64).diag() @ rotation.mT
-    g = moved(g, MatrixShift(X.to(dtype), torch.zeros(dim, dtype=dtype)), 100)
+    # log(1/eps) = 36 in float64, and a step raises the logarithm of the condition number by 2·step.
+    g = moved(g, MatrixShift(X.to(dtype), torch.zeros(dim, dtype=dtype)), 10 + math.ceil(25 / step))
     assert bool(torch.isfinite(group.log_jacobian(g, g.shift)))
     back = group.move(g, MatrixShift(-X.to(dtype), torch.zeros(dim, dtype=dtype)), 0.5 / step)
     narrower, wider = (float(torch.linalg.cond(element.matrix.double())) for element in (back, g))
