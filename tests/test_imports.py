@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.processes import TIMEOUT
 
 import liebayes
 
@@ -137,7 +138,7 @@ print(loaded("rich", "matplotlib", "PIL"))
 def test_importing_the_package_loads_no_extra() -> None:
     """And training from Python nothing that only the command line needs."""
     command = [sys.executable, "-W", "error", "-c", IMPORTS]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (result.returncode, result.stdout.split()) == (0, ["[]", "[]"]), result.stderr
 
 

@@ -13,6 +13,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from support.processes import TIMEOUT
 
 from liebayes import data, native
 from liebayes.cli import main
@@ -143,5 +144,5 @@ def test_a_closed_pipe_is_no_error(runs: Path) -> None:
     os.close(reading)
     with os.fdopen(writing, "wb") as pipe:
         command = [sys.executable, "-m", "liebayes", "compare", str(runs / "sgd")]
-        result = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=100)
+        result = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=TIMEOUT)
     assert result.stderr == b""

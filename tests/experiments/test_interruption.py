@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 import torch
 from program import ENVIRONMENT, SETTINGS, SHORT, contents, finish, liebayes, same, start, train_with_kills
+from support.processes import TIMEOUT
 
 from liebayes.cli import main
 from liebayes.experiments import RunDirectory, RunError, TrainSettings, checkpoint, resume, train
 from liebayes.experiments.checkpoint import CheckpointError, CheckpointWarning
 from liebayes.experiments.train import OtherEnvironmentWarning
 
-PATIENCE = 600  # seconds: only a process that hangs reaches it
 QUICK = {"epochs": 2, "evaluate_every": 2, "predictive_samples": 2, "batch_size": 64}
 
 
@@ -75,7 +75,7 @@ def test_an_interrupted_run_leaves_a_checkpoint(whole: Path, tmp_path: Path) -> 
     assert process.stdout is not None
     assert process.stdout.readline().startswith("epoch 1/4")
     process.send_signal(signal.SIGTERM)  # SIGINT is that of test_two_ranks.py
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert errors == f"Interrupted. Continue with: liebayes train --resume --output {output}\n"
     progress = checkpoint.load(output / "checkpoint.safetensors")["progress"]
@@ -106,7 +106,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"  # a process that had ended would say nothing
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, errors) == (130, "Interrupted.\n")
 
 
@@ -417,7 +417,7 @@ def test_a_second_process_is_refused(stopped: Path) -> None:
         assert contents(stopped) == before
     finally:
         process.send_signal(signal.SIGCONT)
-        process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from program import ENVIRONMENT, command, same
-from support.processes import free_port, two_ranks
+from support.processes import TIMEOUT, free_port, two_ranks
 
 from liebayes import data
 from liebayes.cli import main
@@ -21,7 +21,6 @@ from liebayes.experiments.learner import Learner
 from liebayes.experiments.processes import Team
 from liebayes.experiments.settings import SettingsError
 
-PATIENCE = 600  # seconds: only processes that hang reach it
 WORDS = ["--rule", "affine", "--epochs", "2", "--predictive-samples", "4"]
 
 
@@ -36,7 +35,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two processes."""
     output = tmp_path_factory.mktemp("ranks") / "two"
     process = torchrun("train", *WORDS, "--output", output)
-    out, errors = process.communicate(timeout=PATIENCE)
+    out, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     assert out.count("epoch 2/2") == 1, "one rank writes"
     return output
@@ -57,7 +56,7 @@ def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Pat
     assert process.stdout is not None
     assert process.stdout.readline().startswith("epoch 1/3")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode != 0
     assert errors.count(f"Interrupted. Continue with: liebayes train --resume --output {output}") == 1
     first = checkpoint.load(output / "checkpoint.safetensors")["progress"]

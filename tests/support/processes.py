@@ -1,4 +1,4 @@
-"""Programs on two processes. Time limits are only there to end what hangs: a loaded machine may take minutes."""
+"""Programs on two processes. Time limits are only there to end what hangs: a loaded machine may take minutes for a start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TIMEOUT = 600
+TIMEOUT = 1800
 
 
 def free_port() -> str:
