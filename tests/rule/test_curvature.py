@@ -83,13 +83,13 @@ def test_it_is_exact_for_a_linear_gaussian_model(case: GroupCase, base: BaseCase
 
     x, weights = line(base)
     found: Any = group.zero(e)
-    for signs in itertools.product((s, -s), repeat=n - 1):  # η and −η are the same
-        eta = torch.tensor([s, *signs], dtype=torch.float64).reshape(-1, *dims)
+    for signs in itertools.product((s, -s), repeat=n):
+        eta = torch.tensor(signs, dtype=torch.float64).reshape(-1, *dims)
         w = group.act_with_transpose(g, torch.zeros_like(like))[1](-(a * eta).sum(0) / (n * s * s))
         # Each sample weighs w·count: the linear part is bilinear, and the mean of w over signs is 0 with or without weights.
         root = (weights * len(x)).sqrt().reshape(-1, *dims)
         covector = gauss_newton(group, base.base, e, x.reshape(-1, *dims).expand(-1, *like.shape), w * root, float(n))
-        found = plus(found, covector, 1 / 2 ** (n - 1))
+        found = plus(found, covector, 1 / 2**n)
 
     P, spread = like.numel(), math.sqrt(like.numel() * base.base.variance)
     points = torch.eye(P, dtype=torch.float64).reshape(P, *like.shape) * spread
