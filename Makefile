@@ -21,7 +21,7 @@ lint: $(VENV)/installed
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes liebayes --ignoreexternal  # takes its Python from the path only
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal  # neighbours stay together: their fixtures are made once
 
 # The suite under other instruction sets, threads, seeds and kernels; resumable, its last result in results/test_matrix.md.
 test-matrix: $(VENV)/installed

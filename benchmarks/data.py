@@ -13,11 +13,8 @@ training waits for.
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -26,9 +23,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from speed.environment import environment
+from speed.quiet import now
 from torch import Tensor, nn
 
-import liebayes
 from liebayes import data
 from liebayes.data import Augmentation, Batches, Dataset
 
@@ -114,35 +112,6 @@ def trained_per_second(network: Callable[[], nn.Module], shape: tuple[int, ...],
     return round(steps * batch_size / passed)
 
 
-def other_load() -> float:
-    """How many cores other processes use, over one second."""
-
-    def busy() -> tuple[float, float]:
-        fields = [float(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-        return sum(fields) - fields[3] - fields[4], sum(fields)
-
-    before, total_before = busy()
-    time.sleep(1.0)
-    after, total_after = busy()
-    return (after - before) / max(total_after - total_before, 1.0) * (os.cpu_count() or 1)
-
-
-def environment() -> dict[str, object]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "liebayes": liebayes.__version__,
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        # Without the place of the data, which is this machine's own.
-        "command": "python benchmarks/data.py --data-dir DIR" + (" --force" if "--force" in sys.argv else ""),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, default=None)
@@ -152,7 +121,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    load = other_load()
+    load = now(1.0).cores
     if load > 0.25 and not args.force:
         sys.exit(
             f"Other processes use {load:.1f} cores; the figures would be theirs. Wait until it is quiet, or pass --force."
@@ -191,9 +160,11 @@ def main() -> None:
         )
         print(f"{what}: {images:,} images/s; batches would take {share / (1 + share):.1%} of the time")
     result = {
-        "environment": environment(),
+        # Without the place of the data, which is this machine's own.
+        "environment": environment("benchmarks/data.py")
+        | {"command": "python benchmarks/data.py --data-dir DIR" + " --force" * args.force},
         "other_load_before": round(load, 2),
-        "other_load_after": round(other_load(), 2),
+        "other_load_after": round(now(1.0).cores, 2),
         "forced": args.force,
         "batches": figures,
         "training": consumed,

@@ -13,17 +13,16 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+from speed.environment import environment
+from speed.quiet import now
 from torch import Tensor
 
 import liebayes as lb
@@ -138,40 +137,6 @@ def gaussian_to_two_percent(rounds: int) -> dict[str, object]:
     }
 
 
-def other_load() -> float:
-    """How many cores other processes use, over one second."""
-
-    def busy() -> tuple[float, float]:
-        fields = [float(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-        return sum(fields) - fields[3] - fields[4], sum(fields)
-
-    before, total_before = busy()
-    time.sleep(1.0)
-    after, total_after = busy()
-    return (after - before) / max(total_after - total_before, 1.0) * (os.cpu_count() or 1)
-
-
-def environment() -> dict[str, object]:
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "liebayes": lb.__version__,
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python benchmarks/fit.py", *sys.argv[1:]]),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
@@ -179,15 +144,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/fit.json"))
     args = parser.parse_args()
 
-    load = other_load()
+    load = now(1.0).cores
     if load > 0.25 and not args.force:
         sys.exit(
             f"Other processes use {load:.1f} cores; the figures would be theirs. Wait until it is quiet, or pass --force."
         )
-    result = {"environment": environment(), "other_load_before": round(load, 2)}
+    result = {"environment": environment("benchmarks/fit.py"), "other_load_before": round(load, 2)}
     result["overhead"] = overhead = compare(args.rounds)
     result["gaussian"] = gaussian = gaussian_to_two_percent(args.rounds)
-    result["other_load_after"] = round(other_load(), 2)
+    result["other_load_after"] = round(now(1.0).cores, 2)
     result["forced"] = args.force
 
     print(f"{'':34}{'steps/s':>9}")

@@ -29,11 +29,12 @@ settings.register_profile(
     "liebayes",
     deadline=None,
     derandomize=True,
-    max_examples=25,
+    max_examples=10,
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("seeded", settings.get_profile("liebayes"), derandomize=False, database=None)  # see matrix.py
+# Of matrix.py: other examples in every cell, and more of them.
+settings.register_profile("seeded", settings.get_profile("liebayes"), derandomize=False, database=None, max_examples=25)
 settings.load_profile("liebayes")
 
 UNPACK = Path(__file__).parents[1].parent / "shared" / "data" / "unpack"

@@ -3,7 +3,8 @@
     python tests/matrix.py [--cells NAME ...] [--pythons PYTHON ...] [--only PATH ...] [--results FOLDER] [--again] [--list]
 
 A cell sets several switches at once, so that a few cover them all; cells with a single switch are there by name, to find what
-broke. Other Pythons with a torch of their own run the numerics: `--pythons`, LIEBAYES_PYTHONS, or python3.X on the path.
+broke. The cell `grid` has all pairs of groups and bases, longer runs and every recipe; the suite by itself has some that cover
+them. Other Pythons with a torch of their own run the numerics: `--pythons`, LIEBAYES_PYTHONS, or python3.X on the path.
 
 Processors differ in the last digits of what they compute; nothing here may depend on those. The last result is stored as
 results/test_matrix.json and .md, after every cell: a run that was interrupted goes on where it was, and cells that are stored
@@ -31,8 +32,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 LEVELS = ("DEFAULT", "AVX2", "AVX512")  # as torch names what a processor can do
 SWITCHES = {
-    "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "LIEBAYES_KERNEL", "LIEBAYES_TEST_THREADS", "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
+    "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "LIEBAYES_KERNEL", "LIEBAYES_TEST_GRID", "LIEBAYES_TEST_THREADS",
+    "MKL_NUM_THREADS", "OMP_NUM_THREADS",
 }  # fmt: skip
 """Taken out of the caller's environment, so that a cell is what it says."""
 
@@ -77,6 +78,7 @@ COVERING = [
          "LIEBAYES_KERNEL": "avx512"},
         ("--hypothesis-profile=seeded", "--hypothesis-seed=4"), "AVX512", compiled=True,
     ),
+    Cell("grid", {"LIEBAYES_TEST_GRID": "whole"}),
 ]  # fmt: skip
 """Every switch in few runs: each cell sets several at once."""
 
@@ -218,9 +220,9 @@ def run(cell: Cell, only: list[str], workers: int) -> dict[str, Any]:
         return {"outcome": "skipped", "why": "the kernel is not built here"}
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary) / "report.xml"
-        command = [cell.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), f"--junitxml={report}"]
+        command = [cell.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command += ["-n", str(workers), "--dist", "worksteal", *cell.arguments, *only]
         began = time.monotonic()
-        command += [*cell.arguments, *only]
         done = subprocess.run(
             command, env=plain | cell.environment, cwd=ROOT, capture_output=True, text=True, check=False
         )  # fmt: skip

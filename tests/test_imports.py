@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.processes import TIMEOUT
 
 import liebayes
 
@@ -120,26 +121,25 @@ def test_the_core_needs_only_torch(path: Path) -> None:
     assert room(path) == "cli" or not others, f"{sorted(others)} belong in an extra, imported where they are used"
 
 
+IMPORTS = """
+import sys, torch
+before = set(sys.modules)  # torch may load extras of its own accord
+
+def loaded(*names):
+    return [name for name in names if name in sys.modules and name not in before]
+
+import liebayes
+print(loaded("matplotlib", "rich", "safetensors", "sklearn", "scipy", "pandas", "triton"))
+import liebayes.experiments
+print(loaded("rich", "matplotlib", "PIL"))
+"""
+
+
 def test_importing_the_package_loads_no_extra() -> None:
-    extras = ("matplotlib", "rich", "safetensors", "sklearn", "scipy", "pandas", "triton")
-    code = (
-        "import torch, sys; before = set(sys.modules); import liebayes; "
-        f"loaded = [name for name in {extras!r} if name in sys.modules and name not in before]; "
-        "print(liebayes.__version__, loaded)"
-    )
-    # torch may load extras of its own accord; only what liebayes adds counts.
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == f"{liebayes.__version__} []"
-
-
-def test_training_from_python_needs_no_program() -> None:
-    """The settings and the loop do without what only the command line needs."""
-    code = "import sys, liebayes.experiments; print([n for n in ('rich', 'matplotlib', 'PIL') if n in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
+    """And training from Python nothing that only the command line needs."""
+    command = [sys.executable, "-W", "error", "-c", IMPORTS]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (result.returncode, result.stdout.split()) == (0, ["[]", "[]"]), result.stderr
 
 
 def test_the_command_line_starts_without_heavy_imports() -> None:

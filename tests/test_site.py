@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from support.once_per_session import once_per_session
 from support.pages import PAGES, ROOT
+from support.processes import TIMEOUT
 
 import liebayes as lb
 
@@ -44,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Links]:
 
     def build(folder: Path) -> None:
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder / "site")]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
     folder = once_per_session(tmp_path_factory, "site", build) / "site"

@@ -20,12 +20,12 @@ from liebayes import native
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def environment() -> dict[str, Any]:
+def environment(program: str = "benchmarks/speed") -> dict[str, Any]:
     """The machine, the versions and the command."""
     model, flags = cpu(Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "")
     versions = {name: importlib.metadata.version(name) for name in ("ivon-opt",) if _installed(name)}
     return {
-        "command": " ".join(["python benchmarks/speed", *sys.argv[1:]]),
+        "command": " ".join([f"python {program}", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
         "liebayes": liebayes.__version__,

@@ -7,6 +7,7 @@ from pathlib import Path
 import formats
 import pytest
 import torch
+from support.processes import TIMEOUT
 
 from liebayes import data
 from liebayes.data import Augmentation, DataError, DataFileError, Dataset, from_tensors, stratified_folds
@@ -194,7 +195,7 @@ for call in (data.digits, lambda: data.tiny_imagenet(sys.argv[1])):
 """
     formats.write_folder(tmp_path, formats.tiny_imagenet_files(1))
     result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert result.returncode == 0, result.stderr
     assert "scikit-learn: pip install 'liebayes[data]'" in result.stdout

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from support.processes import TIMEOUT
 
 from liebayes.cli import main
 
@@ -40,7 +41,8 @@ def command(*words: object) -> list[str]:
 
 def liebayes(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """Runs the program to its end."""
-    return subprocess.run(command(*words), capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False, **more)
+    settings = {"capture_output": True, "text": True, "env": ENVIRONMENT, "timeout": TIMEOUT, "check": False, **more}
+    return subprocess.run(command(*words), **settings)
 
 
 def start(*words: object) -> subprocess.Popen[str]:

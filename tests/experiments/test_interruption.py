@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -12,76 +13,75 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from program import ENVIRONMENT, SETTINGS, SHORT, command, contents, finish, liebayes, same, start, train_with_kills
+from program import ENVIRONMENT, SETTINGS, SHORT, contents, finish, liebayes, same, start, train_with_kills
+from support.processes import TIMEOUT
 
 from liebayes.cli import main
 from liebayes.experiments import RunDirectory, RunError, TrainSettings, checkpoint, resume, train
 from liebayes.experiments.checkpoint import CheckpointError, CheckpointWarning
 from liebayes.experiments.train import OtherEnvironmentWarning
 
-PATIENCE = 600  # seconds: only a process that hangs reaches it
 QUICK = {"epochs": 2, "evaluate_every": 2, "predictive_samples": 2, "batch_size": 64}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A run of each rule that nothing has interrupted."""
-    folder, made = tmp_path_factory.mktemp("whole"), set()
-
-    def of(rule: str) -> Path:
-        if rule not in made:
-            finish(rule, folder / rule)
-            made.add(rule)
-        return folder / rule
-
-    return of
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing has interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish("additive", folder)
+    return folder
 
 
-KILLS = {"sgd": 1, "additive": 1, "affine": 1, "multiplicative": 2, "ivon": 1, "vogn": 1, "ivon-opt": 1}
-# Few kills: the thousand are in tests/torture.
+def test_a_killed_run_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    """Killed once; a thousand times, and with every rule, in tests/torture."""
+    hit = train_with_kills("additive", tmp_path / "run", 1, random.Random(7))
+    assert len(hit) == 1, "the run ended before it could be killed"
+    assert same(whole, tmp_path / "run")
 
 
-@pytest.mark.parametrize(("rule", "kills"), KILLS.items())
-def test_a_killed_run_ends_with_the_same_bits(rule: str, kills: int, whole: Callable[[str], Path], tmp_path: Path) -> None:
-    hit = train_with_kills(rule, tmp_path / "run", kills, random.Random(f"{rule} 7"))
-    assert len(hit) == kills, "the run ended before it could be killed"
-    assert same(whole(rule), tmp_path / "run")
-
-
-def test_a_difference_of_one_bit_would_be_seen(whole: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_difference_of_one_bit_would_be_seen(unbroken: Path, tmp_path: Path) -> None:
     """The comparison that the other tests rest on."""
     from safetensors.torch import load_file, save_file
 
     other = tmp_path / "run"
-    shutil.copytree(whole("additive"), other)
-    assert same(whole("additive"), other)
+    shutil.copytree(unbroken, other)
+    assert same(unbroken, other)
     tensors = load_file(other / "posterior.safetensors")
     first = next(iter(tensors.values()))
     first.view(torch.int32).flatten()[0] ^= 1
     save_file(tensors, other / "posterior.safetensors")
-    assert not same(whole("additive"), other)
+    assert not same(unbroken, other)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_a_checkpoint(number: signal.Signals, whole: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", SETTINGS)
+def test_every_rule_resumes_to_the_bit(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the second epoch, from a checkpoint between two steps."""
+    train(settings(tmp_path / "whole", rule=rule))
+    with fails_at(40, monkeypatch):
+        train(settings(tmp_path / "run", rule=rule, checkpoint_seconds=0.0))
+    resume(tmp_path / "run")
+    assert same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_an_interrupted_run_leaves_a_checkpoint(whole: Path, tmp_path: Path) -> None:
     """Checkpoints by time are off, so that the only one within an epoch is the one for the signal."""
     output = tmp_path / "run"
-    process = start("train", *SETTINGS["affine"], *SHORT, "--checkpoint-seconds", 1e6, "--output", output)
+    process = start("train", *SETTINGS["additive"], *SHORT, "--checkpoint-seconds", 1e6, "--output", output)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("epoch 1/4")
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=PATIENCE)
+    process.send_signal(signal.SIGTERM)  # SIGINT is that of test_two_ranks.py
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert errors == f"Interrupted. Continue with: liebayes train --resume --output {output}\n"
     progress = checkpoint.load(output / "checkpoint.safetensors")["progress"]
     assert progress["epoch"] >= 1
     assert main(errors.split("liebayes ", 1)[1].split()) == 0
-    assert same(whole("affine"), output)
+    assert same(whole, output)
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"  # a process that had ended would say nothing
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, errors) == (130, "Interrupted.\n")
 
 
@@ -114,26 +114,43 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
 
 def settings(folder: Path, **more: object) -> TrainSettings:
-    return TrainSettings(rule="additive", output=folder, **{**QUICK, **more})  # pyright: ignore[reportArgumentType]
+    return TrainSettings(output=folder, **{"rule": "additive", **QUICK, **more})  # pyright: ignore[reportArgumentType]
 
 
-@pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that ended in its second epoch, with two checkpoints."""
+@contextlib.contextmanager
+def fails_at(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A block that a step of training ends."""
     module = sys.modules["liebayes.experiments.train"]
     taken, step = [0], module._step
 
     def failing(*arguments: object) -> torch.Tensor:
         taken[0] += 1
-        if taken[0] == 40:
+        if taken[0] == number:
             raise RuntimeError("the test stops here")
         return step(*arguments)
 
-    monkeypatch.setattr(module, "_step", failing)
-    with pytest.raises(RuntimeError, match="the test stops here"):
-        train(settings(tmp_path / "run", checkpoint_seconds=0.0))
-    monkeypatch.undo()
-    return tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_step", failing)
+        try:
+            yield
+        except RuntimeError as error:
+            assert str(error) == "the test stops here"  # noqa: PT017
+    assert taken[0] == number
+
+
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended in its second epoch, with two checkpoints."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch, fails_at(40, patch):
+        train(settings(folder, checkpoint_seconds=0.0))
+    return folder
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
 
 
 @pytest.fixture(scope="module")
@@ -400,18 +417,8 @@ def test_a_second_process_is_refused(stopped: Path) -> None:
         assert contents(stopped) == before
     finally:
         process.send_signal(signal.SIGCONT)
-        process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0
-
-
-def test_the_program_is_the_module() -> None:
-    assert command("info")[1:3] == ["-m", "liebayes"]
-    script = Path(sys.executable).with_name("liebayes")
-    if not script.exists():
-        pytest.skip("the console script is not installed beside this Python")
-    texts = [subprocess.run(c, capture_output=True, text=True, check=True).stdout for c in (command("info"), [script, "info"])]
-    assert texts[0] == texts[1]
-    assert "liebayes" in texts[0]
 
 
 def test_another_environment_is_told(stopped: Path, unbroken: Path) -> None:

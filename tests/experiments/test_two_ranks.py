@@ -7,29 +7,27 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from program import ENVIRONMENT, same
+from program import ENVIRONMENT, command, same
+from support.processes import TIMEOUT, free_port, two_ranks
 
+from liebayes import data
 from liebayes.cli import main
-from liebayes.experiments import RunDirectory, checkpoint
+from liebayes.experiments import RunDirectory, TrainSettings, checkpoint
+from liebayes.experiments.defaults import resolved
+from liebayes.experiments.learner import Learner
+from liebayes.experiments.processes import Team
+from liebayes.experiments.settings import SettingsError
 
-PATIENCE = 600  # seconds: only processes that hang reach it
 WORDS = ["--rule", "affine", "--epochs", "2", "--predictive-samples", "4"]
 
 
 def torchrun(*words: object) -> subprocess.Popen[str]:
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port(), "-m", "liebayes"]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port(), "-m", "liebayes"]
     command = [sys.executable, *launcher, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-
-
-def _port() -> str:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two processes."""
     output = tmp_path_factory.mktemp("ranks") / "two"
     process = torchrun("train", *WORDS, "--output", output)
-    out, errors = process.communicate(timeout=PATIENCE)
+    out, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     assert out.count("epoch 2/2") == 1, "one rank writes"
     return output
@@ -58,7 +56,7 @@ def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Pat
     assert process.stdout is not None
     assert process.stdout.readline().startswith("epoch 1/3")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode != 0
     assert errors.count(f"Interrupted. Continue with: liebayes train --resume --output {output}") == 1
     first = checkpoint.load(output / "checkpoint.safetensors")["progress"]
@@ -70,9 +68,7 @@ def test_checkpoints_move_between_one_and_two_processes(two: Path, tmp_path: Pat
     # From one to two: the last epoch again.
     os.replace(output / "previous-checkpoint.safetensors", output / "checkpoint.safetensors")
     (output / "posterior.safetensors").unlink()
-    process = torchrun("train", "--resume", "--output", output)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors
+    assert [done.returncode for done in two_ranks(*command("train", "--resume", "--output", output))] == [0, 0]
     assert (output / "posterior.safetensors").exists()
     resumed = RunDirectory(output).read_json("environment.json")["resumed"]
     assert [session["processes"] for session in resumed] == [1, 2]
@@ -85,30 +81,25 @@ def test_two_processes_resume_to_the_bit(two: Path, tmp_path: Path) -> None:
     for name in ("settings.json", "environment.json"):
         (output / name).write_bytes((two / name).read_bytes())
     (output / "checkpoint.safetensors").write_bytes((two / "previous-checkpoint.safetensors").read_bytes())
-    process = torchrun("train", "--resume", "--output", output)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors
+    assert [done.returncode for done in two_ranks(*command("train", "--resume", "--output", output))] == [0, 0]
     assert same(two, output)
 
 
 def test_all_ranks_end_when_the_first_refuses(two: Path) -> None:
-    process = torchrun("train", *WORDS, "--output", two)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    ranks = two_ranks(*command("train", *WORDS, "--output", two))
+    assert 0 not in [done.returncode for done in ranks]
+    errors = "".join(done.stderr for done in ranks)
     assert errors.count("liebayes: ") == errors.count(f"liebayes: {two} holds a run already.") == 1
 
 
-def test_a_wrong_batch_size_is_said_once(tmp_path: Path) -> None:
-    process = torchrun("train", *WORDS, "--batch-size", 33, "--output", tmp_path / "run")
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1  # torchrun's own
-    assert errors.count("liebayes: ") == errors.count("must be a positive multiple of world_size 2") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_parts_of_a_batch_are_those_of_a_rank(tmp_path: Path) -> None:
-    process = torchrun("train", *WORDS, "--batch-size", 36, "--mc-samples", 4, "--split-batch", "--output", tmp_path / "run")
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert errors.count("liebayes: ") == errors.count("18 images of 1437, for each of 2 processes, do not split into 4") == 1
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"batch_size": 33}, "must be a positive multiple of world_size 2"),
+        ({"batch_size": 36, "mc_samples": 4, "split_batch": True}, "18 images of 1437, for each of 2 processes, do not split"),
+    ],
+    ids=["size", "parts"],
+)
+def test_a_batch_is_shared_by_the_ranks(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        Learner(resolved(TrainSettings(rule="affine", **settings)), data.load("digits"), Team(0, 2))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from oracles.embedding import embed, embed_point, embed_vector
 from scipy.linalg import expm
-from support.elements import Drawn
+from support.elements import CONJUGATED, ROUNDING, Drawn
 from support.registry import GROUPS, GroupCase
 
 from liebayes.groups import Affine, DiagonalAffine, MatrixShift, ScaleShift, TriangularAffine, TriangularShift, expm1_ratio
@@ -18,7 +18,7 @@ embedded_groups = pytest.mark.parametrize("case", [case for case in GROUPS if ca
 data = st.data()
 
 
-def assert_same(actual: np.ndarray, expected: np.ndarray, tolerance: float = 1e-11) -> None:
+def assert_same(actual: np.ndarray, expected: np.ndarray, tolerance: float = ROUNDING) -> None:
     assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, float(np.abs(expected).max())))
 
 
@@ -38,7 +38,7 @@ def test_adjoint_bracket_and_velocity_match_matrices(case: GroupCase, data: st.D
     draw, group = Drawn(data, case), case.group
     g, X, Y, theta = draw.element(), draw.vector(), draw.vector(), draw.point()
     G, x, y = embed(g), embed_vector(X), embed_vector(Y)
-    assert_same(embed_vector(group.adjoint(g, X)), G @ x @ np.linalg.inv(G), 1e-10)
+    assert_same(embed_vector(group.adjoint(g, X)), G @ x @ np.linalg.inv(G), CONJUGATED)
     assert_same(embed_vector(group.bracket(X, Y)), x @ y - y @ x)
     assert_same(embed_point(group.velocity(X, theta))[:-1], (x @ embed_point(theta))[:-1])
 
@@ -65,6 +65,7 @@ def test_exp_against_torch(group: Affine | TriangularAffine, size: float) -> Non
     expected = torch.zeros(4, 4, 4, dtype=torch.float64)
     expected[:, :3, :3], expected[:, :3, 3] = x, y
     expected = torch.linalg.matrix_exp(expected)
+    # Scaling and squaring: rounding times the size of X and of exp(X), some thousand times 1.1e-16.
     torch.testing.assert_close(A, expected[:, :3, :3], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(b, expected[:, :3, 3], rtol=1e-12, atol=1e-12)
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from support.once_per_session import once_per_session
 from support.problems import closure_for
-from support.processes import torchrun
+from support.processes import program_on_two_ranks
 from support.regression import BATCH, data, network, optimizer_for, states
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_availa
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = once_per_session(tmp_path_factory, "trainers", lambda folder: torchrun(PROGRAM, str(folder)))
+    folder = once_per_session(tmp_path_factory, "trainers", lambda folder: program_on_two_ranks(PROGRAM, str(folder)))
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

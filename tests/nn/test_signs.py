@@ -1,11 +1,13 @@
 """Sign constraints: same outputs, positive parameters, right signs, and everything a module is used for."""
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import pytest
 import torch
 from support.networks import CASES, MODES, build, output
+from support.registry import WHOLE_GRID
 from torch import Tensor, nn
 
 from liebayes.nn import dale, fixed_sign, plus_minus, restore, split_parameters, unit_signs
@@ -109,7 +111,12 @@ def test_functional_call(case: str, mode: str) -> None:
     torch.testing.assert_close(got.detach(), output(model, x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("which", ["resnet20", "transformer", "lstm"])
+COMPILED = [("resnet20", "plus_minus"), ("transformer", "dale"), ("lstm", "fixed_sign")]
+if WHOLE_GRID:
+    COMPILED = list(itertools.product(("resnet20", "transformer", "lstm"), MODES))
+
+
+@pytest.mark.parametrize(("which", "mode"), COMPILED)
 def test_compile(which: str, mode: str) -> None:
     """Traced, with gradients; the code generator is torch's affair. Recurrent layers are not traced, but run."""
     model, x = build(which)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.problems import closure_for
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -121,7 +122,7 @@ def test_the_width_of_a_quadratic_loss(base: Base) -> None:
     y = x @ torch.tensor([1.0, -0.5, 0.25]) + torch.randn(N, generator=generator)
     p = nn.Parameter(torch.full((3,), 0.1))
     optimizer = optimizer_for([p], DiagonalAffine(), base, data_size=N, lr=1.0, width_rate=0.01)
-    train(optimizer, lambda i: 0.5 * (x[i] @ p - y[i]).square().mean(), 150, N, 20)
+    train(optimizer, lambda i: 0.5 * (x[i] @ p - y[i]).square().mean(), 60, N, 20)
     precision = x.square().sum(0) + 1.0
     family = optimizer.families()[p]
     mean = (x.mT @ y) / precision
@@ -231,14 +232,9 @@ X, Y = torch.randn(8, 1, 3, 3, generator=torch.Generator().manual_seed(1)), torc
 
 
 def steps(model: nn.Module, optimizer: Any, count: int) -> None:
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = cross_entropy(model(X.to(next(model.parameters()).dtype)).float(), Y)
-        loss.backward()
-        return loss
-
+    x = X.to(next(model.parameters()).dtype)
     for _ in range(count):
-        optimizer.step(closure)
+        optimizer.step(closure_for(optimizer, model, x, Y, lambda output, y: cross_entropy(output.float(), y)))
 
 
 @pytest.mark.parametrize("samples", [1, 3])

@@ -207,7 +207,7 @@ def test_the_affine_defaults_bear_a_long_run_at_a_constant_step() -> None:
         torch.nn.Flatten(), torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 10)
     )  # fmt: skip
     optimizer = lb.AffineBLR(model.parameters(), data_size=len(digits.train_labels))
-    for epoch in range(100):
+    for epoch in range(50):
         for x, y in batches.epoch(epoch):
             optimizer.zero_grad()
             with optimizer.sampled():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.posteriors import X, Y, assert_same, assert_untouched, snapshot
+from support.problems import closure_for
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -33,11 +34,7 @@ class Adapted(nn.Module):
 def posterior_of(model: Adapted) -> lb.Posterior:
     optimizer = lb.AffineBLR(model.head.parameters(), lr=0.1, data_size=20)
     for _ in range(3):
-        with optimizer.sampled():
-            loss = nn.functional.cross_entropy(model(X), Y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        optimizer.step(closure_for(optimizer, model, X, Y))
     return optimizer.posterior(model.eval())
 
 

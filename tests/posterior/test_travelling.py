@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.posteriors import Net, X, Y, assert_same, assert_untouched, posterior_of, snapshot, trained
+from support.problems import closure_for
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -140,11 +141,7 @@ def test_widths_around_an_average(named: bool) -> None:
         optimizer = lb.AffineBLR(model.named_parameters(), lr=0.1, data_size=20)
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
     for _ in range(4):
-        with optimizer.sampled():
-            loss = nn.functional.cross_entropy(model(X), Y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        optimizer.step(closure_for(optimizer, model, X, Y))
         ema.update_parameters(model)
     plain = optimizer.posterior(model)
     assert not torch.equal(ema.module.module.weight, model.module.weight)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from oracles.embedding import embed
-from oracles.expectation import rule_of
+from oracles.expectation import HEAVY_TAILS, QUADRATURE, rule_of
 from scipy import stats
-from support.elements import Seeded, assert_close, plus, scaled
+from support.elements import DIFFERENCED, ROUNDING, Seeded, assert_close, plus, scaled
 from support.registry import BASES, GROUPS, PAIRS, BaseCase, GroupCase
 from support.user_defined import Logistic, SinhShift
 from torch import distributions
@@ -54,6 +54,7 @@ def test_density_is_the_moved_one(group: GroupCase, base: BaseCase) -> None:
         A, b = G[:-1, :-1], G[:-1, -1]
         epsilon = np.linalg.solve(A, (theta.reshape(5, -1).numpy() - b).T).T
         expected = base.scipy.logpdf(epsilon).sum(1) - np.linalg.slogdet(A)[1]
+        # Condition numbers up to e⁴ in A⁻¹(θ − b), and slopes of log q₀ up to 1e3.
         torch.testing.assert_close(q.log_prob(theta), torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
         assert q.log_prob(theta[0]).shape == ()
 
@@ -139,17 +140,18 @@ def test_mean_and_variance(group: GroupCase, base: BaseCase) -> None:
     theta = group.group.act(q.element, epsilon)
     weights = w.reshape(-1, *[1] * like.ndim)
     mean = (weights * theta).sum(0)
-    torch.testing.assert_close(q.mean, mean, rtol=1e-7, atol=1e-7)
+    tolerance = 10 * QUADRATURE  # second moments up to 1e3
+    torch.testing.assert_close(q.mean, mean, rtol=tolerance, atol=tolerance)
     if type(group.group).__module__.endswith("user_defined"):
         with pytest.raises(ValueError, match="estimate it from samples"):
             _ = q.variance
         return
     variance = q.variance
     centred = theta - mean
-    torch.testing.assert_close(variance, (weights * centred.square()).sum(0), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(variance, (weights * centred.square()).sum(0), rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(q.stddev.square(), variance)
     if like.ndim == 1:
-        torch.testing.assert_close(q.covariance, (w[:, None] * centred).mT @ centred, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(q.covariance, (w[:, None] * centred).mT @ centred, rtol=tolerance, atol=tolerance)
 
 
 def test_covariance_of_the_diagonal_groups_is_diagonal() -> None:
@@ -193,7 +195,7 @@ def test_kl_is_an_expectation(group: GroupCase, base: BaseCase) -> None:
     # A kink of p may lie inside a panel (Laplace); elsewhere the rule is exact.
     tolerance = 1e-4 if isinstance(base.base, Laplace) else 1e-7
     assert closed == pytest.approx(float((w * difference).sum()), abs=tolerance)
-    assert float(q.kl(q)) == pytest.approx(0, abs=1e-12)
+    assert float(q.kl(q)) == pytest.approx(0, abs=ROUNDING)
 
 
 @pytest.mark.parametrize("group", [Affine(), TriangularAffine()], ids=str)
@@ -235,7 +237,8 @@ def test_tangent_is_the_derivative_of_the_density(group: GroupCase, base: BaseCa
     theta = q.sample((64,), torch.Generator().manual_seed(0))
     ahead, behind = (Family(group.group, base.base, group.group.compose(g, group.group.exp(scaled(X, s)))) for s in (t, -t))
     slope = (ahead.log_prob(theta).exp() - behind.log_prob(theta).exp()) / (2 * t)
-    torch.testing.assert_close(q.tangent(X)(theta), slope, rtol=1e-6, atol=1e-8)
+    # Central differences: t² times a third derivative, which grows with powers of ε in the tails.
+    torch.testing.assert_close(q.tangent(X)(theta), slope, rtol=1e-6, atol=DIFFERENCED)
 
 
 @pytest.mark.parametrize(("group", "base"), PAIRS, ids=names)
@@ -247,10 +250,9 @@ def test_tangent_has_zero_integral_and_is_linear(group: GroupCase, base: BaseCas
     theta = group.group.act(q.element, epsilon)
     relative = q.tangent(X)(theta) / q.log_prob(theta).exp()
     assert float((w * relative.abs()).sum()) > 1e-3
-    # Tails of a Cauchy beyond the last node hold 1e-7 of the mass.
-    assert float((w * relative).sum()) == pytest.approx(0, abs=1e-6 if not base.variance else 1e-8)
+    assert float((w * relative).sum()) == pytest.approx(0, abs=QUADRATURE if base.variance else HEAVY_TAILS)
     theta = theta[:: max(1, len(theta) // 50)]
-    assert_close(q.tangent(plus(X, Y, 2.0))(theta), q.tangent(X)(theta) + 2 * q.tangent(Y)(theta), 1e-12)
+    assert_close(q.tangent(plus(X, Y, 2.0))(theta), q.tangent(X)(theta) + 2 * q.tangent(Y)(theta))
 
 
 @pytest.mark.parametrize("base", [b for b in BASES if b.half_line and b.fisher_scale], ids=str)
@@ -329,7 +331,7 @@ def test_the_density_of_a_narrow_member_far_from_the_origin(group: Any) -> None:
     """A⁻¹θ − A⁻¹b would lose all digits of A⁻¹(θ − b) in float32."""
     q = Family(group, Normal(), group.at(torch.full((200,), 3.3), 1e-7))
     expected = float(distributions.Normal(0.0, 1e-7).log_prob(torch.tensor(0.0))) * 200
-    assert float(q.log_prob(q.mean)) == pytest.approx(expected, rel=1e-5)
+    assert float(q.log_prob(q.mean)) == pytest.approx(expected, rel=200 * torch.finfo(torch.float32).eps)  # a sum of 200
 
 
 @pytest.mark.parametrize("log_diagonal", [-6.9, -8.2, -10.0])
@@ -340,6 +342,7 @@ def test_the_distribution_of_a_correlated_member_keeps_its_digits(log_diagonal: 
         q = Family(group, Normal(0.5), g)
         exact = Family(group, Normal(0.5), type(g)(*(block.double() for block in g)))
         theta = exact.sample((5,), torch.Generator().manual_seed(0))
+        # θ itself is rounded to 6e-8, which is up to 1e-3 of the narrow direction's width of e^(−10), and enters squared.
         torch.testing.assert_close(
             q.as_distribution().log_prob(theta.float()).double(), exact.log_prob(theta), rtol=1e-2, atol=1e-2
         )

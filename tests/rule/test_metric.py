@@ -5,8 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from oracles.expectation import rule_of
-from support.elements import Seeded, assert_close, basis, flattened, pairing, plus, scaled
+from oracles.expectation import QUADRATURE, rule_of
+from support.elements import (
+    ROUNDING,
+    SAME_OPERATIONS,
+    Seeded,
+    assert_close,
+    basis,
+    flattened,
+    pairing,
+    plus,
+    scaled,
+)
 from support.registry import BASES, GROUPS, PAIRS, BaseCase, GroupCase, singular
 from support.user_defined import IsotropicAffine, PlainDiagonalAffine
 from torch.utils import _pytree as pytree
@@ -70,13 +80,12 @@ def relative_tangents(group: GroupCase, base: Base, g: Any, theta: torch.Tensor,
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("at_identity", [True, False], ids=["identity", "elsewhere"])
 @pytest.mark.parametrize(("group", "base"), PAIRS, ids=str)
-def test_metric_is_the_gram_matrix_of_the_tangents(group: GroupCase, base: BaseCase, at_identity: bool) -> None:
-    """E[r_X r_Y] under q_g, the same at every g; by quadrature in one or two dimensions."""
+def test_metric_is_the_gram_matrix_of_the_tangents(group: GroupCase, base: BaseCase) -> None:
+    """E[r_X r_Y] under q_g away from the identity, where ours is taken; by quadrature in one or two dimensions."""
     like, epsilon, w = rule_of(group, base)
     identity = group.group.identity(like)
-    g = identity if at_identity else Seeded(group, like, 1, 0.5).element()
+    g = Seeded(group, like, 1, 0.5).element()
     directions = basis(group, like)
     rows = relative_tangents(group, base.base, g, group.group.act(g, epsilon), directions)
     gram = (rows * w) @ rows.mT
@@ -97,6 +106,7 @@ def test_flat_and_sharp_are_inverse(group: GroupCase, base: BaseCase) -> None:
         g = group.group.identity(like)
         form = Fisher().on(group.group, base.base, g)
         X = Seeded(group, like, seed).vector()
+        # Rounding times the condition number of the metric, below 1e5.
         assert_close(form.sharp(form.flat(X)), X, 1e-10)
         assert_close(form.flat(form.sharp(X)), X, 1e-10)
 
@@ -107,7 +117,7 @@ def test_metric_is_symmetric_and_positive(group: GroupCase, base: BaseCase) -> N
     form = Fisher().on(group.group, base.base, group.group.identity(like))
     draw = Seeded(group, like, 3)
     X, Y = draw.vector(), draw.vector()
-    assert float(pairing(form.flat(X), Y)) == pytest.approx(float(pairing(form.flat(Y), X)), rel=1e-9, abs=1e-10)
+    assert float(pairing(form.flat(X), Y)) == pytest.approx(float(pairing(form.flat(Y), X)), rel=ROUNDING, abs=ROUNDING)
     assert float(pairing(form.flat(X), X)) > 0
 
 
@@ -137,7 +147,7 @@ def test_gumbel_couples_scale_and_shift() -> None:
     form = Fisher().on(group, Gumbel(1), e)
     scale, shift = form.flat(e._replace(log_scale=one)), form.flat(e._replace(shift=one))
     matrix = [float(scale.log_scale), float(scale.shift), float(shift.log_scale), float(shift.shift)]
-    assert matrix == pytest.approx([1.82368, -0.42278, -0.42278, 1.0], abs=5e-6)
+    assert matrix == pytest.approx([1.82368, -0.42278, -0.42278, 1.0], abs=5e-6)  # as many digits as are printed
 
 
 def test_quadrature_block_equals_the_closed_one() -> None:
@@ -148,7 +158,7 @@ def test_quadrature_block_equals_the_closed_one() -> None:
         form = Fisher().on(plain, base, plain.identity(like))
         X = Seeded(next(case for case in GROUPS if case.group == plain), like, 0).vector()
         theirs = closed.flat(closed.identity(like)._replace(log_scale=X.log_scale, shift=X.shift), base)
-        torch.testing.assert_close(tuple(form.flat(X)), tuple(theirs), rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(tuple(form.flat(X)), tuple(theirs), rtol=10 * QUADRATURE, atol=QUADRATURE)
 
 
 # What has no metric.
@@ -165,7 +175,7 @@ def test_rotations_of_a_normal_are_refused(base: Base) -> None:
 def test_rotations_of_a_normal_have_no_length() -> None:
     group = Affine()
     rotation = MatrixShift(torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
-    assert float(pairing(group.flat(rotation, Normal(0.3)), rotation)) == pytest.approx(0, abs=1e-12)
+    assert float(pairing(group.flat(rotation, Normal(0.3)), rotation)) == pytest.approx(0, abs=ROUNDING)
     assert float(pairing(group.flat(rotation, Laplace()), rotation)) > 1
 
 
@@ -255,8 +265,8 @@ def test_adaptive_divides_by_the_root_mean_square(case: GroupCase) -> None:
     weights = [beta ** (4 - k) for k in range(5)]
     total = pytree.tree_map(lambda *cs: sum(w * c * c for w, c in zip(weights, cs, strict=True)) / sum(weights), *covectors)
     expected = pytree.tree_map(lambda c, v: c / v.sqrt(), covectors[-1], total)
-    assert_close(form.sharp(covectors[-1], state), expected, 1e-10)
-    assert_close(form.flat(form.sharp(covectors[0], state), state), covectors[0], 1e-12)
+    assert_close(form.sharp(covectors[-1], state), expected)
+    assert_close(form.flat(form.sharp(covectors[0], state), state), covectors[0], SAME_OPERATIONS)
 
 
 def test_adaptive_moves_by_the_step_size_at_first() -> None:
@@ -285,8 +295,9 @@ def test_a_bad_beta_is_refused(beta: float) -> None:
 def test_every_smooth_base_is_covered() -> None:
     """The pairs are made by a rule; this says what must come out of it."""
     pairs = {(str(g), str(b)) for g, b in PAIRS}
-    assert ("Affine", "Gumbel") in pairs
+    assert ("Affine", "Gumbel(0.7)") in pairs
     assert ("TriangularAffine", "Normal") in pairs
     assert ("Multiplicative", "Rayleigh") in pairs
-    assert ("SinhShift", "Normal") in pairs
+    assert ("SinhShift", "Normal(0.6)") in pairs
+    assert {g for g, _ in pairs} == {g.name for g in GROUPS if not g.is_product}
     assert len({b for _, b in pairs}) == len([b for b in BASES if b.fisher_scale])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.elements import Seeded, assert_close, flattened, plus, scaled
-from support.registry import GROUPS, GroupCase
+from support.elements import SAME_OPERATIONS, Seeded, assert_close, flattened, plus, scaled
+from support.registry import GROUPS, WHOLE_GRID, GroupCase
 from torch.utils import _pytree as pytree
 
 from liebayes import Absorbed, Fisher
@@ -80,8 +80,8 @@ def test_one_step_is_the_formula(case: GroupCase) -> None:
     M2 = plus(scaled(second, 0.25), M1, 0.75)
     expected = group.compose(g, group.exp(scaled(M1, -0.1)))
     expected = group.compose(expected, group.exp(scaled(M2, -0.1)))
-    assert_close(state.element, expected, 1e-13)
-    assert_close(state.momentum, M2, 1e-14)
+    assert_close(state.element, expected)
+    assert_close(state.momentum, M2, SAME_OPERATIONS)
 
 
 def test_momentum_commutes_with_a_constant_metric() -> None:
@@ -97,7 +97,7 @@ def test_momentum_commutes_with_a_constant_metric() -> None:
         state = update(group, form, state, covector, lr=0.1, momentum=0.9).state
         M = plus(scaled(form.sharp(covector), 0.1), M, 0.9)
         element = group.compose(element, group.exp(scaled(M, -0.1)))
-    assert_close(state.element, element, 1e-12)
+    assert_close(state.element, element)
 
 
 def test_alg_3_as_printed() -> None:
@@ -131,7 +131,7 @@ def test_no_step_is_bounded_without_a_bound(case: GroupCase) -> None:
     free = update(case.group, form, initial_state(case.group, form, g), covector, lr=0.1)
     loose = update(case.group, form, initial_state(case.group, form, g), covector, lr=0.1, max_step=10.0)
     assert int(free.bounded) == int(loose.bounded) == 0
-    assert_close(free.state.element, loose.state.element, 1e-15)
+    assert_close(free.state.element, loose.state.element, 0.0)
 
 
 # Bounds.
@@ -211,21 +211,25 @@ def determinant(matrix: list[list[Fraction]]) -> Fraction:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", [c for c in GROUPS if not type(c.group).__module__.endswith("user_defined")], ids=str)
 def test_extreme_steps_stay_in_the_group(case: GroupCase, dtype: torch.dtype, pattern: str) -> None:
-    """αM = ±1e4 for 400 steps, each bounded: the element is one of the group all the way."""
+    """αM = ±1e4, each step bounded: the element is one of the group all the way.
+
+    Together they are 120 in the logarithm of a scale, more than float32 has on either side of 1.
+    """
     group = case.group
     g = start(case, case.likes[-1], dtype)
     form = Absorbed().on(group, Normal(), g)
     state, signs = initial_state(group, form, g), torch.Generator().manual_seed(0)
-    for step in range(400):
+    steps, largest = (240, 0.5) if WHOLE_GRID else (60, 2.0)
+    for step in range(steps):
         if pattern in ("dilation", "contraction"):
             covector = dilation(g, -1e4 if pattern == "dilation" else 1e4)
         else:
             size = {"up": -1e4, "down": 1e4, "alternating": 1e4 * (-1) ** step, "random": 1e4}[pattern]
             covector = filled(g, size, signs if pattern == "random" else None)
-        taken = update(group, form, state, covector, lr=1.0, momentum=0.5, max_step=0.5)
+        taken = update(group, form, state, covector, lr=1.0, momentum=0.5, max_step=largest)
         state = taken.state
         assert int(taken.bounded) > 0 or isinstance(group, Additive)
-        if step % 20 == 19:
+        if step % 10 == 9:
             assert_in_the_group(state.element)
     assert {block.dtype for block in pytree.tree_leaves(state.element)} == {dtype}
     assert bool(torch.isfinite(flattened(state.momentum)).all())
@@ -245,7 +249,8 @@ def test_the_condition_number_of_a_matrix_is_bounded(dtype: torch.dtype, dim: in
     g = group.identity(torch.zeros(dim, dtype=dtype))
     rotation = torch.linalg.qr(torch.randn(dim, dim, generator=torch.Generator().manual_seed(dim), dtype=torch.float64)).Q
     X = rotation @ torch.linspace(-step, step, dim, dtype=torch.float64).diag() @ rotation.mT
-    g = moved(g, MatrixShift(X.to(dtype), torch.zeros(dim, dtype=dtype)), 100)
+    # log(1/eps) = 36 in float64, and a step raises the logarithm of the condition number by 2·step.
+    g = moved(g, MatrixShift(X.to(dtype), torch.zeros(dim, dtype=dtype)), 10 + math.ceil(25 / step))
     assert bool(torch.isfinite(group.log_jacobian(g, g.shift)))
     back = group.move(g, MatrixShift(-X.to(dtype), torch.zeros(dim, dtype=dtype)), 0.5 / step)
     narrower, wider = (float(torch.linalg.cond(element.matrix.double())) for element in (back, g))
@@ -302,11 +307,13 @@ def test_an_infinite_covector_is_bounded_too(case: GroupCase) -> None:
 # Tiny steps.
 
 
-@pytest.mark.parametrize(
-    ("group", "steps"), [(Multiplicative(), 100_000), (DiagonalAffine(), 100_000), (TriangularAffine(), 10_000)], ids=str
-)
-def test_tiny_steps_add_up(group: Any, steps: int) -> None:
-    """1e5 steps of 1e-7 in float32 are 1e-2 within 1 %, for growing and for shrinking scales."""
+@pytest.mark.parametrize("group", [Multiplicative(), DiagonalAffine(), TriangularAffine()], ids=str)
+def test_tiny_steps_add_up(group: Any) -> None:
+    """For growing and for shrinking scales. A stored scale of 1 would round each of them to 0 or to eps = 1.19e-7.
+
+    The sum is below 2⁻⁹, so that every addition is rounded by 2⁻³⁴ at most: by 6e-4 of a step.
+    """
+    steps = 10_000
     g = group.identity(torch.zeros(2))
     logarithm = "log_diagonal" if isinstance(group, TriangularAffine) else "log_scale"
     covector = group.zero(g)._replace(**{logarithm: torch.tensor([-1.0, 1.0])})
@@ -315,7 +322,7 @@ def test_tiny_steps_add_up(group: Any, steps: int) -> None:
     for _ in range(steps):
         state = update(group, form, state, covector, lr=1e-7).state
     total = getattr(state.element, logarithm)
-    torch.testing.assert_close(total, torch.tensor([1e-7, -1e-7]) * steps, rtol=1e-2, atol=0)
+    torch.testing.assert_close(total, torch.tensor([1e-7, -1e-7]) * steps, rtol=1e-3, atol=0)
 
 
 def test_a_step_that_is_not_a_number_is_the_largest_in_any_block() -> None:
@@ -331,9 +338,10 @@ def test_tiny_steps_add_up_from_a_large_scale() -> None:
     group = Multiplicative()
     first = group.at(torch.tensor([1e6]))
     h = group.identity(torch.zeros(1))
-    for _ in range(100_000):
+    for _ in range(10_000):
         h = group.compose(h, group.exp(LogScale(torch.tensor([1e-7]))))
-    assert float(group.compose(first, h).scale) == pytest.approx(1e6 * math.exp(1e-2), rel=1e-4)
+    # Logarithms of 13.8 are rounded by 5e-7, twice; the steps together by as much.
+    assert float(group.compose(first, h).scale) == pytest.approx(1e6 * math.exp(1e-3), rel=2e-6)
     assert float(first.log_scale + 1e-7) == float(first.log_scale)
 
 

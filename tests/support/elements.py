@@ -19,6 +19,16 @@ NEARNESS = (1.0, 1.0, 1e-3, 1e-7, 0.0)
 SAMPLES = ((), (1,), (4,), (2, 3))
 """Leading dimensions of θ."""
 
+# Tolerances of laws in float64. Elements are products of two exponentials of vectors up to `size`, so that numbers and
+# condition numbers reach e^(2·size) to e^(4·size), 3e3 at most; a law takes some tens of roundings of 1.1e-16.
+ROUNDING = 1e-11
+CONJUGATED = 1e-10
+"""Where g and g⁻¹ are both in a formula."""
+DIFFERENCED = 1e-8
+"""Of central differences with t = 1e-5: t² times a third derivative, and rounding over t, relative to the largest number."""
+SAME_OPERATIONS = 1e-14
+"""Of the same operations in another order or on other shapes: roundings alone, nothing to magnify them."""
+
 
 def in_the_algebra(X: Any) -> Any:
     """Nothing on or above the diagonal in a block below it; no trace on the right of a Kronecker product of two factors."""
@@ -166,7 +176,7 @@ def basis(case: GroupCase, like: Any) -> list[Any]:
     return vectors
 
 
-def assert_close(actual: Any, expected: Any, tolerance: float = 1e-11) -> None:
+def assert_close(actual: Any, expected: Any, tolerance: float = ROUNDING) -> None:
     """Equal up to rounding: an error of `tolerance`, relative to the largest number where that is above 1."""
     ours, spec = pytree.tree_flatten(actual)
     theirs, expected_spec = pytree.tree_flatten(expected)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch.distributed as dist
 
-from .processes import torchrun
+from .processes import program_on_two_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
@@ -49,4 +49,4 @@ def _on_two_ranks(block: Block, folder: Path) -> None:
     program = folder / "program.py"
     # As in liebayes.__main__: past its end a thread of gloo may abort a process that has done its work.
     program.write_text(block.code + "\nimport os\nos._exit(0)\n", encoding="utf-8")
-    torchrun(program, cwd=folder)
+    program_on_two_ranks(program, cwd=folder)

@@ -1,5 +1,6 @@
 """Every group and every base, one line each: a new one is added here, and all laws run over it."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,8 +203,20 @@ def smooth_bases_of(case: GroupCase) -> list[BaseCase]:
     return [b for b in here if b.variance] if case.is_matrix else here
 
 
-PAIRS = [(g, b) for g in GROUPS if not g.is_product for b in smooth_bases_of(g)]
-"""Every (group, smooth base) pair."""
+WHOLE_GRID = os.environ.get("LIEBAYES_TEST_GRID") == "whole"
+"""All pairs and all lengths of runs, as in the cell `grid` of `make test-matrix`; otherwise some that cover them."""
+
+_MEET_EVERY_BASE = {"Additive", "Multiplicative", "DiagonalAffine", "TriangularAffine"}
+_OF_EACH_KIND = {"Normal(0.6)", "Laplace(1.3)", "Gumbel(0.7)", "torch Gumbel(0.5, 1.5)"}
+"""Even; with a kink; not even; with a mean, and constants from quadrature."""
+
+
+def _in_the_grid(group: GroupCase, base: BaseCase) -> bool:
+    return WHOLE_GRID or group.name in _MEET_EVERY_BASE or base.name in _OF_EACH_KIND or base.half_line
+
+
+PAIRS = [(g, b) for g in GROUPS if not g.is_product for b in smooth_bases_of(g) if _in_the_grid(g, b)]
+"""(group, smooth base) pairs: every base with some groups, and every group with a base of each kind."""
 
 PAIRS_ON_SUPPORTS_TOO = [*PAIRS, *((g, b) for g in CONJUGATED if g.bases for b in smooth_bases_of(g))]
 

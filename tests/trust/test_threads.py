@@ -51,7 +51,7 @@ def test_predictions_in_four_threads(base: Base) -> None:
     """The module is in training mode, with dropout and batch norm, and two posteriors share it."""
     model = Net()
     posteriors = [posterior_of(model, base=base), posterior_of(model, base=base)]
-    works = [(posteriors[k % 2], range(25 * k, 25 * (k + 1))) for k in range(4)]
+    works = [(posteriors[k % 2], range(8 * k, 8 * (k + 1))) for k in range(4)]
     serial = [predictions(*work) for work in works]
     before = snapshot(model)
     found = together(*(lambda work=work: predictions(*work) for work in works))
@@ -70,18 +70,18 @@ def test_training_beside_predictions() -> None:
         taken: list[Posterior] = []
 
         def train() -> None:
-            for step in range(60):
+            for step in range(30):
                 with optimizer.sampled():
                     loss = torch.nn.functional.cross_entropy(model(X), Y)
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                if step % 20 == 19:
+                if step % 10 == 9:
                     taken.append(optimizer.posterior(model))
 
         return watch(optimizer.posterior(model), train), taken, model
 
-    serial, expected, alone = run(lambda posterior, train: (train(), predictions(posterior, range(40)))[1])
+    serial, expected, alone = run(lambda posterior, train: (train(), predictions(posterior, range(12)))[1])
 
     def beside(posterior: Posterior, train: Callable[[], None]) -> list[list[Tensor]]:
         over = Event()
@@ -89,7 +89,7 @@ def test_training_beside_predictions() -> None:
         def predict() -> list[list[Tensor]]:
             rounds = []
             while not over.is_set() or not rounds:
-                rounds.append(predictions(posterior, range(40)))
+                rounds.append(predictions(posterior, range(12)))
             return rounds
 
         return together(lambda: (train(), over.set()), predict)[1]

@@ -214,7 +214,7 @@ sizes = st.floats(-30, 38).map(lambda power: 10.0**power)
 
 
 @needs_kernel
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(
     name=st.sampled_from([name for name in RULES if name not in ("kronecker", "ivon")]),
     point=sizes, gradient=sizes, momentum=sizes, second=sizes, lr=st.floats(-6, 6), bound=st.sampled_from([None, 0.2]),

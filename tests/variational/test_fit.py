@@ -19,7 +19,7 @@ ORACLES = Path(__file__).parents[1] / "oracles"
 # Closed-form optima, with the defaults.
 
 
-@pytest.mark.parametrize("condition", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("condition", [100.0, 1e4])
 def test_correlated_gaussian_in_20_dimensions(condition: float) -> None:
     mean, covariance, precision = gaussian(20, condition, seed=1)
     q = lb.fit(quadratic(mean, precision), TriangularAffine(), Normal(), torch.zeros(20))
@@ -29,12 +29,11 @@ def test_correlated_gaussian_in_20_dimensions(condition: float) -> None:
     assert q.history.stopped.startswith("converged")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_diagonal_gaussian(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
+def test_diagonal_gaussian() -> None:
+    generator = torch.Generator().manual_seed(0)
     mean = 3 * torch.randn(30, generator=generator)
     sd = torch.randn(30, generator=generator).exp()
-    q = lb.fit(lambda t: 0.5 * ((t - mean) / sd).square().sum(), DiagonalAffine(), Normal(), torch.zeros(30), seed=seed)
+    q = lb.fit(lambda t: 0.5 * ((t - mean) / sd).square().sum(), DiagonalAffine(), Normal(), torch.zeros(30))
     assert ((q.mean - mean) / sd).abs().max() < 0.04
     assert (q.stddev / sd - 1).abs().max() < 0.04
 
@@ -57,8 +56,7 @@ def test_a_base_that_is_not_the_target(base: lb.bases.Base) -> None:
     assert (q.element.scale.square() * curvature * base.variance - 1).abs().max() < 0.08  # 4 % of A
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(("rate", "shape"), [(2.0, 3.0), (0.01, 1.0), (100.0, 5.0), (1.0, 0.5)])
+@pytest.mark.parametrize(("rate", "shape", "seed"), [(2.0, 3.0, 0), (0.01, 1.0, 1), (100.0, 5.0, 2), (1.0, 0.5, 3)])
 def test_exponential(rate: float, shape: float, seed: int) -> None:
     loss = lambda t: (rate * t - (shape - 1) * t.log()).sum()  # noqa: E731
     q = lb.fit(loss, Multiplicative(), Exponential(), torch.ones(4), seed=seed)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from support import targets
+from support.targets import quadratic
 from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 
@@ -17,14 +19,8 @@ from liebayes.rule import Convergence
 
 def gaussian(dim: int, condition: float) -> tuple[Tensor, Tensor]:
     """A mean and a precision."""
-    generator = torch.Generator().manual_seed(0)
-    axes = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64)).Q
-    spectrum = torch.logspace(-0.5, 0.5, dim, base=condition, dtype=torch.float64)
-    return torch.randn(dim, generator=generator, dtype=torch.float64), (axes * spectrum) @ axes.mT
-
-
-def quadratic(mean: Tensor, precision: Tensor):
-    return lambda theta: 0.5 * (theta - mean) @ precision @ (theta - mean)
+    mean, _, precision = targets.gaussian(dim, condition, seed=0, dtype=torch.float64)
+    return mean, precision
 
 
 def modes(theta: Tensor) -> Tensor:
@@ -143,8 +139,7 @@ def test_a_start_that_fails_is_left_out() -> None:
         lb.fit(lambda t: loss(t) * math.nan, DiagonalAffine(), Normal(), start, starts=3)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.2])
-@pytest.mark.parametrize("group", [DiagonalAffine(), TriangularAffine()], ids=str)
+@pytest.mark.parametrize(("group", "temperature"), [(DiagonalAffine(), 1.0), (TriangularAffine(), 0.2)], ids=str)
 def test_the_error_of_the_final_objective_is_true(group: LieGroup, temperature: float) -> None:
     """Against the closed form at the element that was found, over 40 seeds: z-scores of mean 0 and spread 1."""
     mean, precision = gaussian(3, 4.0)

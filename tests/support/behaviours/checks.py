@@ -106,6 +106,14 @@ def train(a: Adapter, optimizer: Any, model: nn.Module, steps: int = 1, x: Tenso
         step_on(a, optimizer, lambda: loss_of(model, x, y))
 
 
+def built(a: Adapter, steps: int = 0, **options: Any) -> tuple[nn.Module, Any]:
+    """A network and its optimizer, after some steps."""
+    model = a.network()
+    optimizer = a.make(model.parameters(), **options)
+    train(a, optimizer, model, steps)
+    return model, optimizer
+
+
 def closure_for(optimizer: Any, model: nn.Module, kept: list[Any] | None = None, retain: bool = False) -> Callable[..., Any]:
     def closure(x: Tensor = X, y: Tensor = Y) -> Tensor:
         optimizer.zero_grad()

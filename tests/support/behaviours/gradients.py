@@ -13,6 +13,7 @@ from .checks import (
     X,
     Y,
     behaviour,
+    built,
     close,
     closure_for,
     equal,
@@ -92,8 +93,7 @@ def skipped_by_scaler(a: Adapter) -> None:
 @behaviour("GradScaler, several samples", "gradients that were folded in with their scale are refused, not used")
 def scaler_with_several(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for _ in range(2):
         with a.block(optimizer):
@@ -181,8 +181,7 @@ def several_blocks_without_zero(a: Adapter) -> None:
 @behaviour("late changes, several samples", "a gradient changed after its sample was folded in is refused")
 def late_change(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters(), mc_samples=2)
+    model, optimizer = built(a, mc_samples=2)
     for _ in range(2):
         with a.block(optimizer):
             loss_of(model).backward()
@@ -212,8 +211,7 @@ def sub_batches(a: Adapter) -> None:
 @behaviour("closure without a loss", "a closure may return nothing, or a number")
 def closure_results(a: Adapter) -> None:
     for result in (None, 1.5):
-        model = a.network()
-        optimizer = a.make(model.parameters())
+        model, optimizer = built(a)
         before = values(model)
 
         def closure(result: Any = result, model: nn.Module = model, optimizer: Any = optimizer) -> Any:

@@ -21,6 +21,7 @@ from .checks import (
     X,
     Y,
     behaviour,
+    built,
     close,
     closure_for,
     equal,
@@ -222,8 +223,7 @@ def bfloat16(a: Adapter) -> None:
 @behaviour("autocast", "casts cached for one sample are not used for the next")
 def autocast(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     with torch.autocast("cpu", torch.bfloat16):
         for _ in range(2):
             model(X)  # fills the cache

@@ -19,6 +19,7 @@ from .adapters import Adapter, NotApplicableError
 from .checks import (
     X,
     behaviour,
+    built,
     close,
     equal,
     expect,
@@ -81,9 +82,7 @@ def edited(a: Adapter) -> None:
 
 @behaviour("plain state_dict", "tensors, numbers and strings only; torch.load(weights_only=True) reads it")
 def plain_state(a: Adapter) -> None:
-    model = a.network()
-    optimizer = a.make(model.parameters())
-    train(a, optimizer, model, 2)
+    _, optimizer = built(a, 2)
 
     def walk(node: Any) -> None:
         if isinstance(node, dict):
@@ -113,9 +112,7 @@ def _saved(optimizer: Any, model: nn.Module) -> io.BytesIO:
 @behaviour("resuming", "10 steps = 5 + save + load + 5, to the bit, noise and counters included")
 def resuming(a: Adapter) -> None:
     for options in ({}, {"mc_samples": 2}) if a.has_samples else ({},):
-        model = a.network()
-        optimizer = a.make(model.parameters(), **options)
-        train(a, optimizer, model, 5)
+        model, optimizer = built(a, 5, **options)
         if a.ours:
             with optimizer.sampled() if not options else mock.MagicMock():
                 pass  # a sample that waits is no part of the run
@@ -136,9 +133,7 @@ def resuming(a: Adapter) -> None:
 @behaviour("foreign checkpoints", "another noise stream, base, group, metric or prior is an error, and changes nothing")
 def foreign(a: Adapter) -> None:
     a.require_ours()
-    model = a.network()
-    optimizer = a.make(model.parameters())
-    train(a, optimizer, model)
+    model, optimizer = built(a, 1)
     good = optimizer.state_dict()
     for path, value in (
         (("liebayes", "noise"), "another"),
@@ -161,9 +156,7 @@ def foreign(a: Adapter) -> None:
 @behaviour("deepcopy and pickle", "a copy of model and optimizer goes on exactly as the original")
 def copies(a: Adapter) -> None:
     for clone in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
-        model = a.network()
-        optimizer = a.make(model.parameters())
-        train(a, optimizer, model, 3)
+        model, optimizer = built(a, 3)
         other_model, other = clone((model, optimizer))
         noise = torch.get_rng_state()
         train(a, optimizer, model, 3)
@@ -234,8 +227,7 @@ def scheduled_scale(a: Adapter) -> None:
 def maximize(a: Adapter) -> None:
     results = []
     for sign, up in ((1, False), (-1, True)):
-        model = a.network()
-        optimizer = a.make(model.parameters(), maximize=up)
+        model, optimizer = built(a, maximize=up)
         before = values(model)
         for _ in range(3):
             step_on(a, optimizer, lambda sign=sign, model=model: sign * loss_of(model))
@@ -327,8 +319,7 @@ def small_buckets(a: Adapter) -> None:
     a.require_ours()
 
     def run(size: int) -> list[Tensor]:
-        model = a.network()
-        optimizer = a.make(model.parameters(), narrow=True)
+        model, optimizer = built(a, narrow=True)
         with mock.patch.object(layout, "SIZE", size):
             train(a, optimizer, model, 5)
         return values(model)
@@ -338,8 +329,7 @@ def small_buckets(a: Adapter) -> None:
 
 @behaviour("learning", "the loss of a small network falls by half in 300 steps")
 def learning(a: Adapter) -> None:
-    model = a.network()
-    optimizer = a.make(model.parameters(), narrow=True, lr=0.5)
+    model, optimizer = built(a, narrow=True, lr=0.5)
     y = (X[:, 0] > 0).long()
     start = float(loss_of(model, X, y))
     train(a, optimizer, model, 300, X, y)

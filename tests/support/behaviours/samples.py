@@ -15,6 +15,7 @@ from .checks import (
     InterruptError,
     X,
     behaviour,
+    built,
     close,
     closure_for,
     equal,
@@ -36,9 +37,7 @@ from .checks import (
 @behaviour("exception in the block", "weights are exactly restored after an exception between forward and step")
 def exception_in_block(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
-    train(a, optimizer, model)
+    model, optimizer = built(a, 1)
     before, storage = values(model), [p.data_ptr() for p in model.parameters()]
     try:
         with a.block(optimizer):
@@ -55,8 +54,7 @@ def exception_in_block(a: Adapter) -> None:
 
 @behaviour("exception in the closure", "weights are exactly restored after an exception in step(closure)")
 def exception_in_closure(a: Adapter) -> None:
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     optimizer.step(a.closure(optimizer, closure_for(optimizer, model)))
     before = values(model)
 
@@ -74,8 +72,7 @@ def exception_in_closure(a: Adapter) -> None:
 @behaviour("step without a sample", "a step with gradients taken at the point is refused, and says what to do")
 def step_without_sample(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     for _ in range(2):
         loss_of(model).backward()
         refused_unmoved(model, optimizer.step, "sample")
@@ -123,8 +120,7 @@ def protocols_several(a: Adapter) -> None:
 @behaviour("backward after the block", "a backward pass after the block gives the gradient at the sample")
 def late_backward(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     for _ in range(3):
         optimizer.zero_grad()
         with a.block(optimizer):
@@ -152,8 +148,7 @@ def late_backward_counts(a: Adapter) -> None:
 
 @behaviour("retained graph of a closure", "a later backward through it raises or is right; never a silently wrong gradient")
 def retained_closure_graph(a: Adapter) -> None:
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     kept: list[Any] = []
     optimizer.step(a.closure(optimizer, closure_for(optimizer, model, kept, retain=True)))
     sample, loss = kept[0]
@@ -196,8 +191,7 @@ def old_graph(a: Adapter) -> None:
 @behaviour("graph of an earlier sample of a step", "a closure that differentiates the last sample's graph is stopped")
 def graph_between_samples(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters(), mc_samples=2)
+    model, optimizer = built(a, mc_samples=2)
     kept: list[Any] = []
     inner = closure_for(optimizer, model, kept, retain=True)
 
@@ -217,8 +211,7 @@ def graph_between_samples(a: Adapter) -> None:
 @behaviour("two blocks, one backward", "the sum of two blocks' losses is refused, not taken for the last sample's")
 def two_blocks_one_backward(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
 
     def attempt() -> None:
         with a.block(optimizer):
@@ -234,8 +227,7 @@ def two_blocks_one_backward(a: Adapter) -> None:
 @behaviour("inside the block", "steps, new parameters, nested blocks and snapshots inside a block are refused")
 def inside_block(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     before = values(model)
     extra = nn.Parameter(a.tensor(3))
     attempts: list[Callable[[], Any]] = [optimizer.step, lambda: optimizer.add_param_group({"params": [extra]})]
@@ -254,8 +246,7 @@ def inside_block(a: Adapter) -> None:
 @behaviour("fresh samples", "every block has another sample, also one that no gradient follows")
 def fresh_samples(a: Adapter) -> None:
     a.require_samples()
-    model = a.network()
-    optimizer = a.make(model.parameters())
+    model, optimizer = built(a)
     seen = []
     for _ in range(3):
         block = optimizer.sampled() if a.ours else optimizer.sampled_params(train=False)
