@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import damage
 from support.damage import in_words
 
 import liebayes as lb
@@ -181,3 +182,25 @@ def test_arguments_of_the_wrong_kind_are_refused_in_words(kind: str) -> None:
     with pytest.raises(ValueError, match=r"must be|needs a finite") as caught:
         CALLS[kind]()
     assert in_words(caught.value)
+
+
+EDITED = """
+def refuse(on_purpose):
+    if on_purpose:
+        raise ValueError("a sentence for the user")
+    int("x" * 30)
+"""
+
+
+def test_an_error_in_words_is_known_when_its_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody edits the source while a campaign runs."""
+    path = tmp_path / "edited.py"
+    path.write_text(EDITED)
+    monkeypatch.setattr(damage, "PACKAGE", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    refuse = importlib.import_module("edited").refuse
+    path.write_text("\n\n" + path.read_text())
+    for on_purpose in (True, False):
+        with pytest.raises(ValueError, match=r"sentence|invalid literal") as caught:
+            refuse(on_purpose)
+        assert in_words(caught.value) == on_purpose
