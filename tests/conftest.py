@@ -53,7 +53,7 @@ def real_data() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run([sys.executable, str(UNPACK), str(folder)], check=True, timeout=300)
+        subprocess.run([sys.executable, str(UNPACK), str(folder)], check=True, timeout=600)
     return folder
 
 

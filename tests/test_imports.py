@@ -129,7 +129,7 @@ def test_importing_the_package_loads_no_extra() -> None:
     )
     # torch may load extras of its own accord; only what liebayes adds counts.
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == f"{liebayes.__version__} []"
@@ -138,7 +138,7 @@ def test_importing_the_package_loads_no_extra() -> None:
 def test_training_from_python_needs_no_program() -> None:
     """The settings and the loop do without what only the command line needs."""
     code = "import sys, liebayes.experiments; print([n for n in ('rich', 'matplotlib', 'PIL') if n in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
 
 

@@ -26,7 +26,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What a command prints; outside the repository, so that nothing is imported from there."""
     inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LIEBAYES_KERNEL")}
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, timeout=300
+        [str(word) for word in command], cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -194,7 +194,7 @@ for call in (data.digits, lambda: data.tiny_imagenet(sys.argv[1])):
 """
     formats.write_folder(tmp_path, formats.tiny_imagenet_files(1))
     result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
     )
     assert result.returncode == 0, result.stderr
     assert "scikit-learn: pip install 'liebayes[data]'" in result.stdout

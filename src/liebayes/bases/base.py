@@ -228,7 +228,7 @@ class Scaled(Base):
 def is_positive(value: Any) -> bool:
     """Whether a value is a positive number of Python's or numpy's that a float holds."""
     long = isinstance(value, int) and value.bit_length() > 1000
-    return isinstance(value, (int, float, numbers.Real)) and not long and 0 < value < math.inf
+    return isinstance(value, numbers.Real) and not long and 0 < float(value) < math.inf
 
 
 def require_factor(base: object, value: Any, name: str = "factor") -> None:
