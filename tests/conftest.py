@@ -37,6 +37,37 @@ settings.register_profile(
 settings.register_profile("seeded", settings.get_profile("liebayes"), derandomize=False, database=None, max_examples=25)
 settings.load_profile("liebayes")
 
+BARE = os.environ.get("LIEBAYES_EXTRAS") == "off"
+"""Whether only torch is there, beside pytest and hypothesis (see matrix.py): what needs more is skipped."""
+
+
+class BareModule(pytest.Module):
+    """A file of tests; skipped if it imports what is not there."""
+
+    def _getobj(self) -> object:
+        try:
+            return super()._getobj()
+        except self.CollectError as error:
+            if "ModuleNotFoundError" in str(error):
+                pytest.skip(str(error).splitlines()[-1], allow_module_level=True)
+            raise
+
+
+if BARE:
+
+    def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+        return BareModule.from_parent(parent, path=module_path)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call() -> object:
+        try:
+            return (yield)
+        except ImportError as error:  # the library's own says what to install
+            pytest.skip(str(error))
+
+    pytest_runtest_setup = pytest_runtest_call
+
+
 UNPACK = Path(__file__).parents[1].parent / "shared" / "data" / "unpack"
 GIVEN = os.environ.get("LIEBAYES_DATA")  # before a test takes it away
 
@@ -54,7 +85,7 @@ def real_data() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run([sys.executable, str(UNPACK), str(folder)], check=True, timeout=300)
+        subprocess.run([sys.executable, str(UNPACK), str(folder)], check=True, timeout=600)
     return folder
 
 

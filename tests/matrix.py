@@ -4,7 +4,8 @@
 
 A cell sets several switches at once, so that a few cover them all; cells with a single switch are there by name, to find what
 broke. The cell `grid` has all pairs of groups and bases, longer runs and every recipe; the suite by itself has some that cover
-them. Other Pythons with a torch of their own run the numerics: `--pythons`, LIEBAYES_PYTHONS, or python3.X on the path.
+them. Other Pythons with a torch of their own run the numerics: `--pythons`, LIEBAYES_PYTHONS, or python3.X on the path. One
+that has torch, pytest, pytest-xdist and hypothesis but no numpy is the package without extras: what needs them is skipped.
 
 Processors differ in the last digits of what they compute; nothing here may depend on those. The last result is stored as
 results/test_matrix.json and .md, after every cell: a run that was interrupted goes on where it was, and cells that are stored
@@ -32,8 +33,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 LEVELS = ("DEFAULT", "AVX2", "AVX512")  # as torch names what a processor can do
 SWITCHES = {
-    "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "LIEBAYES_KERNEL", "LIEBAYES_TEST_GRID", "LIEBAYES_TEST_THREADS",
-    "MKL_NUM_THREADS", "OMP_NUM_THREADS",
+    "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "LIEBAYES_EXTRAS", "LIEBAYES_KERNEL", "LIEBAYES_TEST_GRID",
+    "LIEBAYES_TEST_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS",
 }  # fmt: skip
 """Taken out of the caller's environment, so that a cell is what it says."""
 
@@ -117,13 +118,20 @@ def others(given: list[str]) -> list[Cell]:
             seen = []
         if seen:
             environment = {"PYTHONPATH": str(ROOT / "src"), "LIEBAYES_TEST_THREADS": "1"}
-            cells.append(Cell(f"python{seen[0]}-torch{seen[1]}", environment, python=python, only=tuple(NUMERICS)))
+            name, arguments = f"python{seen[0]}-torch{seen[1]}", ()
+            if seen[2] == "bare":  # tests that need more are skipped
+                name, environment = f"{name}-bare", environment | {"LIEBAYES_EXTRAS": "off"}
+                arguments = ("--doctest-ignore-import-errors",)
+            cells.append(Cell(name, environment, arguments, python=python, only=tuple(NUMERICS)))
         elif named:
             raise SystemExit(f"{python} has no torch: install one there, or leave it out.")
     return cells
 
 
-VERSIONS = "import platform, torch; print(platform.python_version(), torch.__version__)"
+VERSIONS = """
+import importlib.util, platform, torch
+print(platform.python_version(), torch.__version__, "whole" if importlib.util.find_spec("numpy") else "bare")
+"""
 PROBE = """
 import importlib.metadata, json, platform, torch
 from liebayes import native

@@ -37,7 +37,7 @@ def test_concurrent_writers(tmp_path: Path) -> None:
     def write(letter: str) -> None:
         with atomic_write(path) as partial:
             partial.write_text(letter * 1000)
-            all_have_written.wait(timeout=60)
+            all_have_written.wait(timeout=600)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, "abcd"))

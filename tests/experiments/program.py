@@ -27,6 +27,7 @@ SETTINGS = {
     "additive": ["--rule", "additive"],
     "affine": ["--rule", "affine", "--base", "Laplace(0.05)"],
     "multiplicative": ["--rule", "multiplicative"],
+    "kronecker": ["--rule", "kronecker"],
     "ivon": ["--rule", "ivon"],
     "vogn": ["--rule", "vogn"],
     "ivon-opt": ["--rule", "ivon-opt"],

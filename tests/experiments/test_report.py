@@ -401,7 +401,7 @@ def test_in_a_browser_of_a_phones_width(folder: Path, tmp_path: Path) -> None:
         "--allow-file-access-from-files", "--virtual-time-budget=20000", "--window-size=800,900",
         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "probe.html").as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     found = re.search(r"RESULT(\{.*?\})END", done.stdout)
     assert found is not None, done.stderr[-2000:]
     result = json.loads(found[1])

@@ -215,6 +215,7 @@ def test_model_outputs_that_are_no_predictions_are_refused(task: Any, answer: Ca
 
 
 def test_arrays_of_numpy_are_tensors() -> None:
+    pytest.importorskip("numpy")
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     posterior = lb.AffineBLR(model.parameters(), data_size=9).posterior(model)

@@ -36,7 +36,7 @@ CAMPAIGNS = ("kills", "files", "calls", "steps")
 TURN = 60.0
 """Seconds that a campaign works before it is the next one's turn."""
 KEPT = 20
-"""Failures that are kept in words; all are counted."""
+"""Failures that are kept in words; of the others, their numbers."""
 
 
 class Record:
@@ -44,7 +44,9 @@ class Record:
 
     def __init__(self, name: str, folder: Path, unit: str, goal: int) -> None:
         self.path = folder / f"{name}.json"
-        self.known: dict[str, Any] = {"cases": 0, "counts": {}, "failures": [], "failed": 0, "mended": 0, "sessions": []}
+        self.known: dict[str, Any] = {
+            "cases": 0, "counts": {}, "failed": 0, "mended": 0, "failing": [], "failures": [], "sessions": []
+        }  # fmt: skip
         if self.path.exists():
             self.known = json.loads(self.path.read_text())
         self.known |= {"command": f"python tests/torture {name}", "unit": unit, "goal": goal}
@@ -82,35 +84,34 @@ def turns(name: str, record: Record, folder: Path) -> Iterator[None]:
     """Works on a campaign, a turn at a time."""
     campaign = importlib.import_module(f"torture_{name}").Campaign(folder)
     known, began = record.known, time.monotonic()
-    again = [failure["case"] for failure in known["failures"]]
+    again = list(known["failing"])
     while again or not record.finished():
         number = again.pop(0) if again else known["cases"]
-        new = number == known["cases"]
         try:
             counts = campaign.case(number)
         except Exception:
             counts = Counter()
-            _note(known, number, new)
+            _note(known, number)
         else:
-            left = [failure for failure in known["failures"] if failure["case"] != number]
-            known["mended"] += len(known["failures"]) - len(left)
-            known["failures"] = left
-        if new:
-            known["cases"] += 1
-            record.add(counts)
+            known["mended"] += number in known["failing"]
+            known["failing"] = [case for case in known["failing"] if case != number]
+            known["failures"] = [failure for failure in known["failures"] if failure["case"] != number]
+        known["cases"] += number == known["cases"]
+        record.add(counts)
         if time.monotonic() - began > TURN or record.finished():
             record.write(time.monotonic() - began)
             yield
             began = time.monotonic()
 
 
-def _note(known: dict[str, Any], number: int, new: bool) -> None:
+def _note(known: dict[str, Any], number: int) -> None:
     text = traceback.format_exc()
     print(f"case {number} failed: {text.splitlines()[-1][:300]}", flush=True)
     known["failures"] = [failure for failure in known["failures"] if failure["case"] != number]
     text = text.replace(str(TESTS.parent), ".").replace(sys.prefix, "environment").replace(sys.base_prefix, "python")
     known["failures"] = [*known["failures"], {"case": number, "error": text[-3000:]}][-KEPT:]
-    known["failed"] += new
+    known["failed"] += number not in known["failing"]
+    known["failing"] = sorted({*known["failing"], number})
 
 
 def _versions() -> dict[str, str]:

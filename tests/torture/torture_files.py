@@ -25,14 +25,16 @@ import torch
 from formats import cifar10_files, tiny_imagenet_files, write_folder, write_mnist, write_tar, write_zip
 from PIL import Image
 from support.damage import JUNK, in_words, mutant, mutate, places, time_limit
-from support.posteriors import Net, assert_same, posterior_of
+from support.posteriors import Net, assert_same, positive, posterior_of
 
+import liebayes as lb
 from liebayes import data
+from liebayes.bases import Laplace, Normal, Rayleigh
 from liebayes.data import Dataset
 from liebayes.experiments import checkpoint
 from liebayes.experiments.defaults import resolved
 from liebayes.experiments.run_directory import RunDirectory, fingerprint
-from liebayes.experiments.settings import TrainSettings
+from liebayes.experiments.settings import Rule, TrainSettings
 from liebayes.experiments.sweep import combinations, read_json
 from liebayes.experiments.train import resume, train
 from liebayes.posterior import Posterior
@@ -40,6 +42,7 @@ from liebayes.posterior import Posterior
 UNIT, GOAL = "files", 10_000
 LIMIT = 120
 """Seconds for one case, on a machine with other things to do."""
+RULES: tuple[Rule, ...] = ("sgd", "additive", "affine", "multiplicative", "kronecker", "ivon", "vogn", "ivon-opt")
 PLAIN = [value for value in JUNK if not isinstance(value, (torch.Tensor, bytes))]
 """Junk that JSON can hold."""
 
@@ -48,14 +51,21 @@ class Campaign:
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
         self.folder = folder
-        self.posterior = posterior_of(Net())
-        self.posterior.save(folder / "q.safetensors")
-        self.run = _Run(folder / "runs")
+        self.kept = [
+            posterior_of(Net()),
+            posterior_of(Net(), kind=lb.AdditiveBLR, base=Laplace(0.1)),
+            posterior_of(positive(Net()), kind=lb.MultiplicativeBLR, base=Rayleigh()),
+            posterior_of(Net(), kind=lb.KroneckerBLR, base=Normal()),
+            posterior_of(Net().bfloat16()),
+        ]
+        for k, posterior in enumerate(self.kept):
+            posterior.save(folder / f"{k}.safetensors")
+        self.stopped_runs = [_Run(folder / "runs" / rule, rule) for rule in RULES]
         self.sets = _data_sets(folder / "data")
 
     def case(self, number: int) -> Counter[str]:
         draw = random.Random(f"files {number}")
-        kinds: list[Callable[[random.Random], str]] = [self.posteriors, self.run.case, self.settings, self.data]
+        kinds: list[Callable[[random.Random], str]] = [self.posteriors, self.runs, self.settings, self.data]
         kind = kinds[number % len(kinds)]
         with time_limit(LIMIT), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -63,11 +73,15 @@ class Campaign:
         return Counter({"files": 1, what: 1})
 
     def posteriors(self, draw: random.Random) -> str:
-        path = self.folder / "mutant.safetensors"
-        path.write_bytes(mutant((self.folder / "q.safetensors").read_bytes(), draw))
+        which = draw.randrange(len(self.kept))
+        path, original = self.folder / "mutant.safetensors", self.kept[which]
+        path.write_bytes(mutant((self.folder / f"{which}.safetensors").read_bytes(), draw))
         with refusals() as refused:
-            assert_same(self.posterior, Posterior.load(path, Net()))
+            assert_same(original, Posterior.load(path, copy.deepcopy(original.model)))
         return f"posterior {refused}"
+
+    def runs(self, draw: random.Random) -> str:
+        return draw.choice(self.stopped_runs).case(draw)
 
     def settings(self, draw: random.Random) -> str:
         """A file of settings, or of a sweep, that somebody has written by hand."""
@@ -110,10 +124,10 @@ class _Run:
 
     FILES = ("settings.json", "environment.json", "metrics.jsonl", "checkpoint.safetensors", "posterior.safetensors")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rule: Rule) -> None:
         self.folder, self.whole = folder, folder / "whole"
         settings = TrainSettings(
-            rule="affine", epochs=2, batch_size=512, predictive_samples=2, checkpoint_seconds=0, output=self.whole
+            rule=rule, epochs=2, batch_size=512, predictive_samples=2, checkpoint_seconds=0, output=self.whole
         )
         with contextlib.redirect_stdout(io.StringIO()):
             train(settings)

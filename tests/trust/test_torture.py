@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from support import damage
 from support.damage import in_words
 
 import liebayes as lb
@@ -160,6 +162,7 @@ def test_trees_that_are_none_are_refused(tree: str, tmp_path: Path) -> None:
 
 
 HUGE = 10**400
+NORMAL = lb.Family(lb.groups.DiagonalAffine(), lb.bases.Normal(), lb.groups.DiagonalAffine().at(torch.zeros(2)))
 CALLS: dict[str, Callable[[], Any]] = {
     "no bound": lambda: lb.groups.Interval(None, None),  # pyright: ignore[reportArgumentType]
     "no sizes": lambda: lb.nn.mlp(hidden=None),  # pyright: ignore[reportArgumentType]
@@ -172,12 +175,67 @@ CALLS: dict[str, Callable[[], Any]] = {
     "no count": lambda: lb.nn.unit_signs(()),  # pyright: ignore[reportArgumentType]
     "scores as a matrix": lambda: lb.metrics.auroc_replicates(torch.ones(2, 2), torch.ones(2)),
     "no scores": lambda: lb.metrics.auroc_replicates(torch.ones(0), torch.ones(2)),
+    "a factor of nothing": lambda: lb.bases.Laplace().scaled(None),  # pyright: ignore[reportArgumentType]
+    "a negative factor": lambda: lb.bases.LogNormal().scaled(-1.0),
+    "huge degrees of freedom": lambda: lb.bases.StudentT(HUGE),
+    "a huge location": lambda: lb.bases.LogNormal(1.0, HUGE),
+    "a gain of text": lambda: lb.nn.mlp(gain="x"),  # pyright: ignore[reportArgumentType]
+    "a negative gain": lambda: lb.nn.mlp(gain=-1.0),
+    "no draws": lambda: NORMAL.summary(0),
+    "draws of text": lambda: NORMAL.diagnose(torch.sum, "x"),  # pyright: ignore[reportArgumentType]
+    "a temperature of nothing": lambda: NORMAL.diagnose(torch.sum, temperature=None),  # pyright: ignore[reportArgumentType]
+    "a huge seed": lambda: NORMAL.diagnose(torch.sum, seed=HUGE),
+    "no means": lambda: lb.nn.GaussianOutput(torch.nn.Linear(1, 1), mean=None),  # pyright: ignore[reportArgumentType]
+    "negative targets": lambda: lb.nn.GaussianOutput(torch.nn.Linear(1, 1), targets=-1),
+    "targets of text": lambda: lb.nn.gaussian_loss((torch.ones(1),) * 2, "x"),  # pyright: ignore[reportArgumentType]
+    "single numbers": lambda: lb.nn.gaussian_loss((torch.tensor(1.0),) * 2, torch.tensor(1.0)),
+    "truths": lambda: lb.nn.gaussian_loss((torch.tensor([True]),) * 2, torch.tensor([True])),
+    "settings of text": lambda: lb.nn.parameter_groups(torch.nn.Linear(1, 1), "x", {}),  # pyright: ignore[reportArgumentType]
+    "layers as a truth": lambda: lb.nn.dale(torch.nn.Linear(2, 2), input_layers=True),  # pyright: ignore[reportArgumentType]
+    "an offset beyond float32": lambda: lb.nn.plus_minus(torch.nn.Linear(2, 2), offset=1e200),
+    "a fit's step beyond floats": lambda: lb.fit(torch.sum, start=torch.zeros(1), lr=HUGE),
+    "a fit's step of text": lambda: lb.fit(torch.sum, start=torch.zeros(1), lr="x"),  # pyright: ignore[reportArgumentType]
     "no levels": lambda: lb.metrics.quantile_calibration(*[torch.ones(2)] * 3, levels=None),  # pyright: ignore[reportArgumentType]
 }
 
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_arguments_of_the_wrong_kind_are_refused_in_words(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"must be|needs a finite") as caught:
+    with pytest.raises(ValueError, match=r"must (be|have)|needs a (positive, )?finite") as caught:
         CALLS[kind]()
     assert in_words(caught.value)
+
+
+EDITED = """
+def refuse(on_purpose):
+    if on_purpose:
+        raise ValueError("a sentence for the user")
+    int("x" * 30)
+"""
+
+
+def test_an_error_in_words_is_known_when_its_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody edits the source while a campaign runs."""
+    path = tmp_path / "edited.py"
+    path.write_text(EDITED)
+    monkeypatch.setattr(damage, "PACKAGE", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    refuse = importlib.import_module("edited").refuse
+    path.write_text("\n\n" + path.read_text())
+    for on_purpose in (True, False):
+        with pytest.raises(ValueError, match=r"sentence|invalid literal") as caught:
+            refuse(on_purpose)
+        assert in_words(caught.value) == on_purpose
+
+
+def test_numbers_of_other_kinds_are_taken() -> None:
+    assert lb.bases.Laplace().scaled(np.float32(2)) == lb.bases.Laplace(2.0)  # pyright: ignore[reportArgumentType]
+    assert lb.nn.fixed_sign(torch.nn.Linear(2, 2), smallest=10**30)
+
+
+def test_noise_drawn_ahead_is_that_of_the_steps(torture: ModuleType) -> None:
+    ahead = importlib.import_module("torture_steps").Ahead()
+    for step in (0, 999, 1000):
+        place: dict[str, Any] = {"seed": 5 << 33 | 7, "tensor": 2, "step": step, "stream": 1}
+        for base in (lb.bases.Normal(0.3), lb.bases.Rayleigh()):
+            assert torch.equal(ahead(base, 64, **place), lb.bases.philox.draw(base, 64, **place))

@@ -165,6 +165,7 @@ class Base(ABC):
 
     def scaled(self, factor: float) -> Base:
         """The base of factor·ε."""
+        require_factor(self, factor)
         return self if factor == 1 else Scaled(self, factor)
 
     def kl(self, log_scale: Tensor, shift: Tensor) -> Tensor:
@@ -224,10 +225,21 @@ class Scaled(Base):
         return self.factor**2 * self.base.stein_kernel(x / self.factor)
 
 
+def is_positive(value: Any) -> bool:
+    """Whether a value is a positive number of Python's or numpy's that a float holds."""
+    long = isinstance(value, int) and value.bit_length() > 1000
+    return isinstance(value, numbers.Real) and not long and 0 < float(value) < math.inf
+
+
+def require_factor(base: object, value: Any, name: str = "factor") -> None:
+    """Refuses what is no positive number."""
+    if not is_positive(value):
+        raise ValueError(f"{type(base).__name__} needs a positive, finite {name}, but got {value!r}.")
+
+
 def require_positive(base: object, **values: float) -> None:
     """The check of every scale, once, at construction."""
     for name, value in values.items():
-        if not (isinstance(value, (int, float, numbers.Real)) and math.isfinite(value) and value > 0):
-            raise ValueError(f"{type(base).__name__} needs a positive, finite {name}, but got {value!r}.")
+        require_factor(base, value, name)
         if not isinstance(value, (int, float)):  # numpy's, whose text no file would be read by
             object.__setattr__(base, name, float(value))

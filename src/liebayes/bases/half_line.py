@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, distributions
 
-from .base import require_positive
+from .base import require_factor, require_positive
 from .law import Constants, Draw, Law, ScaledLaw
 from .quadrature import HALF_LINE
 from .real_line import EULER
@@ -92,13 +93,14 @@ class LogNormal(Law):
 
     def __post_init__(self) -> None:
         require_positive(self, sigma=self.sigma)
-        if not math.isfinite(self.mu):
+        if not (isinstance(self.mu, (int, float)) and abs(self.mu) <= sys.float_info.max):
             raise ValueError(f"LogNormal needs a finite mu, but got {self.mu!r}.")
 
     def _draw(self, noise: Draw) -> Tensor:
         return (noise.normal() * self.sigma + self.mu).exp()
 
     def scaled(self, factor: float) -> LogNormal:
+        require_factor(self, factor)
         return replace(self, mu=self.mu + math.log(factor))
 
     def log_prob(self, x: Tensor) -> Tensor:

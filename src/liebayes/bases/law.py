@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .base import Base, require_positive
+from .base import Base, require_factor, require_positive
 from .quadrature import stein_kernel
 
 L = TypeVar("L", bound="ScaledLaw")
@@ -130,6 +130,7 @@ class ScaledLaw(Law):
         return z if self._scale == 1 else z.mul_(self._scale)
 
     def scaled(self: L, factor: float) -> L:
+        require_factor(self, factor)
         changed: dict[str, Any] = {self._scale_field: self._scale * factor}
         return replace(self, **changed)
 

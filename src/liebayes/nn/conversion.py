@@ -10,7 +10,6 @@ keep their parameters; `split_parameters` separates the two for the optimizer.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +19,7 @@ from torch.nn.utils import parametrize
 
 from .constraints import PlusMinus, SignConstraint, Signed
 from .layers import CONVOLUTION, RECURRENT, TRANSPOSED, Layer, find_layers, way_out
+from .sizes import in_float32
 from .units import balanced_magnitudes, unit_signs
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -41,6 +41,7 @@ def plus_minus(model: Model, *, offset: float = 1e-3, exclude: Collection[str] =
     True
     """
     _require_positive("offset", offset)
+    offset = float(offset)
     for layer in find_layers(model, exclude):
         for name in [*layer.weights, *layer.biases]:
             _constrain(layer, name, PlusMinus(offset))
@@ -63,6 +64,7 @@ def fixed_sign(
     True
     """
     _require_positive("smallest", smallest)
+    smallest = float(smallest)
     for layer in find_layers(model, exclude):
         for name in [*layer.weights, *layer.biases]:
             weight = getattr(layer.module, name)
@@ -118,6 +120,7 @@ def dale(
             [ 1.,  1., -1.,  1.,  1.,  1.]], grad_fn=<SignBackward0>)
     """
     _require_positive("offset", offset)
+    offset = float(offset)
     unit_signs(0, excitatory_fraction)
     for name, value, known in (
         ("inputs", inputs, ("both", "units")),
@@ -125,6 +128,9 @@ def dale(
     ):
         if value not in known:
             raise ValueError(f"{name} must be one of {known}, but got {value!r}.")
+    for name, value, kind in (("input_layers", input_layers, Collection), ("channels", channels, Mapping)):
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{name} must be given by names of layers, but got {value!r}.")
     layers = find_layers(model, exclude)
     first = {layers[0].name} if input_layers is None else set(input_layers)
     for argument, names in (("input_layers", first), ("channels", set(channels or ()))):
@@ -252,5 +258,5 @@ def _positions(layers: list[Layer], channels: Mapping[str, int]) -> list[int]:
 
 
 def _require_positive(name: str, value: float) -> None:
-    if not (isinstance(value, numbers.Real) and value > 0):
+    if not (in_float32(value) and value > 0):
         raise ValueError(f"{name} must be a positive number, but got {value!r}.")

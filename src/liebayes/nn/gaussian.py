@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from .sizes import in_float32, require_sizes
+
 Noise = float | Literal["learned", "predicted"]
 _FLOOR = 1e-4
 """The least predicted variance, in units of the targets' variance: without noise the likelihood has no bound."""
@@ -47,9 +49,11 @@ class GaussianOutput(nn.Module):
     ) -> None:
         super().__init__()
         if noise not in ("learned", "predicted") and not (
-            isinstance(noise, numbers.Real) and math.isfinite(noise) and noise > 0
+            isinstance(noise, numbers.Real) and in_float32(noise) and noise > 0
         ):
             raise ValueError(f'noise must be a positive standard deviation, "learned" or "predicted", but got {noise!r}.')
+        if targets is not None:
+            require_sizes(targets=[targets])
         self.network: nn.Module = network
         self.noise: Noise = noise
         self.targets: int | None = targets
@@ -93,18 +97,25 @@ def gaussian_loss(output: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
     if not (isinstance(output, (tuple, list)) and [isinstance(part, Tensor) for part in output] == [True, True]):
         raise ValueError("The output must be a pair of tensors, a mean and a variance. GaussianOutput makes one of a network.")
     mean, variance = output
+    if not (isinstance(targets, Tensor) and mean.is_floating_point() and variance.is_floating_point()):
+        raise ValueError("Means and variances must be floating-point numbers, and targets a tensor.")
     if mean.shape != targets.shape or variance.shape != mean.shape:
         # (inputs, 1) against (inputs,) would be broadcast to every pair of inputs.
         raise ValueError(
             f"Means, variances and targets must have one shape, but theirs are {tuple(mean.shape)}, {tuple(variance.shape)} "
             f"and {tuple(targets.shape)}."
         )
+    if mean.ndim == 0:
+        raise ValueError("Means, variances and targets must have a dimension for the inputs, but are single numbers.")
     losses = 0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
     return losses.reshape(len(losses), -1).sum(1).mean()
 
 
 def _constants(name: str, values: float | Sequence[float] | Tensor, targets: int | None) -> Tensor:
-    found = torch.as_tensor(values, dtype=torch.get_default_dtype()).reshape(-1).clone()
+    try:
+        found = torch.as_tensor(values, dtype=torch.get_default_dtype()).reshape(-1).clone()
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers, but got {values!r}.") from error
     valid = found.isfinite() & ((found > 0) | (name != "std"))
     if len(found) not in (1, targets or 1) or not bool(valid.all()):
         kind = "positive numbers" if name == "std" else "finite numbers"

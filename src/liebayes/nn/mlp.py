@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from .sizes import require_sizes
+from .sizes import require_finite, require_sizes
 
 
 def mlp(
@@ -30,6 +30,9 @@ def mlp(
     >>> small = mlp((1, 8, 8), hidden=(32, 16))
     """
     require_sizes(shape=shape, classes=[classes], hidden=hidden)
+    require_finite(gain=gain, bias=bias)
+    if gain < 0:
+        raise ValueError(f"gain must be zero or positive, but got {gain!r}.")
     widths = [math.prod(shape), *hidden, classes]
     layers: list[nn.Module] = [nn.Flatten()]
     for fan_in, fan_out in pairwise(widths):

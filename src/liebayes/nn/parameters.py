@@ -52,6 +52,9 @@ def parameter_groups(model: nn.Module, magnitudes: Mapping[str, Any], others: Ma
     >>> [(group["kind"], len(group["params"]), group["lr"]) for group in groups]
     [('magnitudes', 4, 0.03), ('others', 2, 0.1)]
     """
+    for name, settings in (("magnitudes", magnitudes), ("others", others)):
+        if not isinstance(settings, Mapping):
+            raise ValueError(f"{name} must be settings by name, such as {{'lr': 0.1}}, but got {settings!r}.")
     split = split_parameters(model)
     groups = [
         {"params": split.magnitudes, "kind": "magnitudes", **magnitudes},

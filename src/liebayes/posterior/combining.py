@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..bases import Normal
+from ..bases.base import is_positive
 from ..groups import DiagonalAffine
 from ..groups.diagonal_affine import ScaleShift
 from ..posterior_file import Contents
@@ -29,6 +29,8 @@ def on(family: Family[Any], device: torch.device | str | None, dtype: torch.dtyp
 
 def centred(contents: Contents, values: Mapping[str, Tensor]) -> Contents:
     """The families around other values, by name."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"A posterior is centred at a module, or at tensors by name, but got {type(values).__name__}.")
     missing = sorted(set(contents.families) - set(values))
     if missing:
         raise ValueError(f"A posterior is centred at values of all its parameters, but these are missing: {missing}.")
@@ -70,7 +72,7 @@ def merged(a: Contents, b: Contents, prior: float | Contents) -> Contents:
     if isinstance(prior, Contents):
         if set(prior.families) != set(a.families):
             raise ValueError("The prior must be over the same parameters as the posteriors.")
-    elif not (isinstance(prior, numbers.Real) and not isinstance(prior, bool) and 0 <= prior < math.inf):
+    elif isinstance(prior, bool) or not (is_positive(prior) or prior == 0):
         raise ValueError(f"prior must be the precision that both were trained with, or their prior, but got {prior!r}.")
     found: dict[str, Family[Any]] = {}
     for name, family in a.families.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..bases.base import is_positive
 from ..install import Turn
 from ..prediction import FreeEnergy, slots_of, whole_number
 from .inputs import call, input_batches, named_inputs, tensor_of
@@ -28,7 +29,7 @@ def free_energy(
 ) -> FreeEnergy:
     """See `Posterior.free_energy`."""
     samples = whole_number("samples", samples, "a whole number of at least 2", 2)
-    if not (isinstance(prior, (int, float)) and math.isfinite(prior) and prior > 0):
+    if not is_positive(prior):
         raise ValueError(f"prior must be the precision of N(0, 1/prior), a positive number, but got {prior!r}.")
     posterior._require_usable()
     pairs = [_with_targets(batch, posterior) for batch in batches]

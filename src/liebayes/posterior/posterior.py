@@ -172,8 +172,8 @@ class Posterior(Snapshot):
         """
         if isinstance(device, torch.dtype):
             device, dtype = None, device
-        if dtype is not None and not dtype.is_floating_point:
-            raise ValueError(f"A posterior is of floating-point numbers, but got the dtype {dtype}.")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"A posterior is of floating-point numbers, but got the dtype {dtype!r}.")
         self._require_frozen()
         slots = {name: slot.detach().clone() for name, slot in moved(slots_of(self.model), device, dtype).items()}
         model = copy_with(self.model, slots)

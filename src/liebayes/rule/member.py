@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..bases.base import is_positive
 from .importance import Diagnosis, diagnosis_of
 
 
@@ -46,7 +48,12 @@ class Member(ABC):
             vectorize: use `torch.func.vmap` over draws, as in `fit`.
             seed: fixes the draws.
         """
-        theta = self.sample((draws,), torch.Generator(self._device()).manual_seed(seed))
+        _require_draws(draws)
+        if not is_positive(temperature):
+            raise ValueError(f"temperature must be positive and finite, but got {temperature!r}.")
+        if not (isinstance(seed, numbers.Integral) and -1 << 63 <= seed < 1 << 64):
+            raise ValueError(f"seed must be a whole number of 64 bits, but got {seed!r}.")
+        theta = self.sample((draws,), torch.Generator(self._device()).manual_seed(int(seed)))
         leaves, spec = pytree.tree_flatten(theta)
 
         def one(*parts: Tensor) -> Tensor:
@@ -66,6 +73,7 @@ class Member(ABC):
 
     def summary(self, draws: int = 4000) -> Summary:
         """Mean, standard deviation and the central 90 % of every parameter, from draws; print it for a table."""
+        _require_draws(draws)
         theta = self.sample((draws,), torch.Generator(self._device()).manual_seed(0))
         rows = [
             Row(
@@ -85,6 +93,7 @@ class Member(ABC):
             arviz = importlib.import_module("arviz")
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("to_arviz needs ArviZ: pip install arviz") from error
+        _require_draws(draws)
         theta = self.sample((4, draws), torch.Generator(self._device()).manual_seed(0))
         posterior = {name: values.detach().cpu().numpy() for name, values in named_parts(theta).items()}
         modern = int(arviz.__version__.split(".")[0]) >= 1
@@ -122,6 +131,11 @@ class Summary:
         return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__
+
+
+def _require_draws(draws: int) -> None:
+    if not (isinstance(draws, numbers.Integral) and not isinstance(draws, bool) and 1 <= draws < 1 << 31):
+        raise ValueError(f"draws must be a whole number of at least 1, but got {draws!r}.")
 
 
 def _short(x: float) -> str:

@@ -61,8 +61,7 @@ class Settings:
     def _check_numbers(self) -> None:
         given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self) if field.name in NUMBERS}
         for name, value in given.items():
-            # Numbers of Python, numpy and torch; texts are none.
-            if not (isinstance(value, SupportsFloat) or (value is None and name in OPTIONAL)):
+            if not (_is_number(value) or (value is None and name in OPTIONAL)):
                 raise ValueError(f"{name} must be a number, but got {value!r}.")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"temperature must be zero or positive, but got {self.temperature}.")
@@ -109,6 +108,14 @@ NUMBERS: dict[str, type[float] | type[int]] = {
     "record_every": int,
     "seed": int,
 }
+
+
+def _is_number(value: Any) -> bool:
+    """Numbers of Python, numpy and torch, as far as a float holds them; texts are none."""
+    try:
+        return isinstance(value, SupportsFloat) and float(value) is not None
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        return False
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
