@@ -60,7 +60,8 @@ class Results:
         self.content: dict[str, Any] = read(name, folder)
         self.content["command"] = f"python benchmarks/posteriors.py {name}"
         self.content["seed"] = SEED
-        self.content["versions"] = {"python": platform.python_version(), "numpy": np.__version__, **versions}
+        own = {"python": platform.python_version(), "numpy": np.__version__}
+        self.content["versions"] = self.content.get("versions", {}) | own | versions
         self.models: dict[str, Any] = self.content.setdefault("models", {})
 
     def save(self) -> None:
@@ -85,15 +86,19 @@ def with_reference(names: list[str]) -> list[str]:
 
 
 def reference(names: list[str], count: int) -> None:
-    """Long NUTS; the centred schools from the draws of the others, the funnel from its formula."""
-    from classical import jax_peers
+    """Exact answers where `classical.exact` has them, or else long NUTS; the centred schools from the draws of the others."""
+    from classical.exact import EXACT
 
-    results = Results("reference", jax_peers.versions())
+    results = Results("reference", {})
     for name in names:
-        if name == "funnel":  # x | v ~ N(0, e^v), v ~ N(0, 9), so that Var x = E[e^v] = e^4.5
-            results.models[name] = {"source": "exact", "mean": [0.0] * 10, "sd": [3.0, *[math.exp(2.25)] * 9]}
+        if name in EXACT:
+            began = time.process_time()
+            results.models[name] = EXACT[name]() | {"seconds": round(time.process_time() - began, 1)}
             results.save()
             continue
+        from classical import jax_peers
+
+        results.content["versions"] |= jax_peers.versions()
         source = "eight schools" if name == "eight schools, centred" else name
         draws, facts = jax_peers.nuts(MODELS[source], count, SEED)
         if source != name:
