@@ -25,7 +25,8 @@ from .joint import JointFamily
 from .member import Member
 
 ROUNDS = 3
-"""How many families are matched at most, while the weights have no variance (k ≥ ½) or are worth less than half the draws."""
+"""How many families are matched at most: one unless k says that the family is the posterior almost, and more while the
+weights have no variance (k ≥ ½) or are worth less than half the draws."""
 ENOUGH = 5
 """For each dimension so many effective draws, or their covariance is nothing to go by."""
 BASE = StudentT(5.0)
@@ -45,7 +46,7 @@ def diagnosed(q: Member, energies: Callable[[Any], Tensor], draws: int, seed: in
     found = first = diagnosis_of(theta, -values - q.log_prob(theta).double(), draws)
     chart = _chart_of(q)
     for number in range(1, ROUNDS + 1):
-        good = found.weighted_k < 0.5 and found.effective >= draws / 2
+        good = found.weighted_k < (0.2 if number == 1 else 0.5) and found.effective >= draws / 2
         family = None if chart is None or good else _matched(chart, found)
         if family is None:
             break
