@@ -2,6 +2,7 @@
 
     python benchmarks/posteriors.py reference       # long NUTS, or exact answers: results/posteriors/reference.json
     python benchmarks/posteriors.py ours            # three families, and float32: results/posteriors/ours.json
+    python benchmarks/posteriors.py best            # the best Gaussian of each family, by L-BFGS over fixed draws
     python benchmarks/posteriors.py pyro            # needs pyro-ppl
     python benchmarks/posteriors.py jax             # needs jax, numpyro and blackjax
     python benchmarks/posteriors.py picture         # docs/posteriors.png
@@ -60,7 +61,8 @@ class Results:
         self.content: dict[str, Any] = read(name, folder)
         self.content["command"] = f"python benchmarks/posteriors.py {name}"
         self.content["seed"] = SEED
-        self.content["versions"] = {"python": platform.python_version(), "numpy": np.__version__, **versions}
+        own = {"python": platform.python_version(), "numpy": np.__version__}
+        self.content["versions"] = self.content.get("versions", {}) | own | versions
         self.models: dict[str, Any] = self.content.setdefault("models", {})
 
     def save(self) -> None:
@@ -85,15 +87,19 @@ def with_reference(names: list[str]) -> list[str]:
 
 
 def reference(names: list[str], count: int) -> None:
-    """Long NUTS; the centred schools from the draws of the others, the funnel from its formula."""
-    from classical import jax_peers
+    """Exact answers where `classical.exact` has them, or else long NUTS; the centred schools from the draws of the others."""
+    from classical.exact import EXACT
 
-    results = Results("reference", jax_peers.versions())
+    results = Results("reference", {})
     for name in names:
-        if name == "funnel":  # x | v ~ N(0, e^v), v ~ N(0, 9), so that Var x = E[e^v] = e^4.5
-            results.models[name] = {"source": "exact", "mean": [0.0] * 10, "sd": [3.0, *[math.exp(2.25)] * 9]}
+        if name in EXACT:
+            began = time.process_time()
+            results.models[name] = EXACT[name]() | {"seconds": round(time.process_time() - began, 1)}
             results.save()
             continue
+        from classical import jax_peers
+
+        results.content["versions"] |= jax_peers.versions()
         source = "eight schools" if name == "eight schools, centred" else name
         draws, facts = jax_peers.nuts(MODELS[source], count, SEED)
         if source != name:
@@ -159,8 +165,8 @@ def ours(names: list[str], methods: list[str] | None) -> None:
                     row |= {"wall_seconds": round(time.perf_counter() - wall, 2)}
                     row |= found.facts | errors(moments(MODELS[name], found.draws), true[name])
                     if steps == STEPS[-1]:
-                        k, weighted = found.weighed()
-                        row |= {"pareto_k": k, "weighted": errors(weighted, true[name])}
+                        told, weighted = found.weighed()
+                        row |= told | {"weighted": errors(weighted, true[name])}
                     rows.append(row)
                 last = rows[-1]
                 weighted = "{mean_error:.3f}/{sd_error:.3f}".format(**last["weighted"])
@@ -173,10 +179,33 @@ def ours(names: list[str], methods: list[str] | None) -> None:
                 results.save()
 
 
+def best(names: list[str], methods: list[str] | None) -> None:
+    """How far each family can reach: its best member, searched from where a fit ended."""
+    import torch
+    from classical import best as module
+    from classical.families import FAMILIES, fitted
+
+    import liebayes as lb
+
+    torch.set_num_threads(1)
+    true = read("reference")["models"]
+    results = Results("best", {"torch": torch.__version__})
+    for name in with_reference(names):
+        for method in methods or list(FAMILIES):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", lb.FitWarning)
+                found = fitted(MODELS[name], FAMILIES[method], torch.float64, STEPS[-1], SEED + 7)
+            draws, facts = module.best(found, method)
+            row = facts | errors(moments(MODELS[name], draws), true[name])
+            results.models.setdefault(name, {})[method] = row
+            results.save()
+            print(f"{name:24} {method:17} {row['mean_error']:.3f}/{row['sd_error']:.3f} {facts}", flush=True)
+
+
 def main() -> None:
     """Runs what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("reference", "ours", "pyro", "jax", "picture"))
+    parser.add_argument("what", choices=("reference", "ours", "best", "pyro", "jax", "picture"))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--draws", type=int, default=2500, help="of each of the eight chains of a reference")
@@ -185,6 +214,8 @@ def main() -> None:
         reference(asked.models, asked.draws)
     elif asked.what == "ours":
         ours(asked.models, asked.methods)
+    elif asked.what == "best":
+        best(asked.models, asked.methods)
     elif asked.what == "picture":
         from classical.picture import draw
 

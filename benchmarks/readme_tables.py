@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import out_of_the_box_tables
+from classical import picture as posteriors
 from speed.report import markdown, parts_markdown
 
 from liebayes.experiments.reproduce import RECIPES
@@ -20,6 +21,7 @@ from liebayes.experiments.reproduce.rows import rows
 from liebayes.experiments.reproduce.table import grid, line, summary, write_tables
 
 ROOT = Path(__file__).parents[1]
+POSTERIORS = ROOT / "results" / "posteriors"
 
 README_ROWS = {
     "table1": [
@@ -117,6 +119,10 @@ PAGES: dict[str, Tables] = {
     "docs/out-of-the-box.md": {
         "out-of-the-box": out_of_the_box_tables.summary,
         "out-of-the-box-details": out_of_the_box_tables.details,
+    },
+    "docs/posteriors.md": {
+        "posteriors": lambda: grid(*posteriors.at_equal_seconds(POSTERIORS)),
+        "posteriors-verdicts": lambda: grid(*posteriors.verdicts(POSTERIORS)),
     },
     "docs/results.md": {"table1": lambda: paper_table("table1"), "table2": lambda: paper_table("table2")},
     "docs/speed.md": {

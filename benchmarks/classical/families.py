@@ -38,16 +38,18 @@ class Fitted:
     loss: Any
     model: Model
 
-    def weighed(self) -> tuple[float, dict[str, list[float]]]:
-        """Pareto k, and the moments by importance weights."""
+    def weighed(self) -> tuple[dict[str, Any], dict[str, list[float]]]:
+        """What the diagnosis says, with its defaults, and the moments by importance weights."""
         if self.family is None:
-            return math.nan, {"mean": [math.nan], "sd": [math.nan]}
-        found = self.family.diagnose(self.loss, DRAWS)
+            return {"pareto_k": math.nan, "reliable": False}, {"mean": [math.nan], "sd": [math.nan]}
+        found = self.family.diagnose(self.loss)
         weights = np.asarray(found.weights, dtype=np.float64)
         judged = self.model.judged({name: np.asarray(x, dtype=np.float64) for name, x in found.draws.items()})
         flat = np.concatenate([x.reshape(len(x), -1) for x in judged.values()], 1)
         mean = weights @ flat
-        return found.pareto_k, {"mean": mean.tolist(), "sd": np.sqrt(weights @ (flat - mean) ** 2).tolist()}
+        told = {"pareto_k": found.pareto_k, "weighted_k": found.weighted_k, "reliable": found.reliable}
+        told |= {"misses": len(found.misses), "diagnosis": found.verdict}
+        return told, {"mean": mean.tolist(), "sd": np.sqrt(weights @ (flat - mean) ** 2).tolist()}
 
 
 def fitted(model: Model, group: LieGroup[Any], dtype: torch.dtype, steps: int, seed: int) -> Fitted:

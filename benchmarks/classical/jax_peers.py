@@ -127,17 +127,22 @@ class Guide:
         kind = AutoMultivariateNormal if self.full else AutoNormal
         guide = kind(joint, init_loc_fn=init_to_value(values=starts))
 
-        def run(steps: int, seed: int) -> tuple[Arrays, float]:
-            rate = optax.cosine_decay_schedule(0.05, steps) if self.tuned else 0.01
+        def svi(steps: Any) -> SVI:
+            rate = (lambda step: 0.025 * (1 + jnp.cos(jnp.pi * step / steps))) if self.tuned else 0.01
             optimizer = numpyro.optim.optax_to_numpyro(optax.adam(rate))
-            svi = SVI(joint, guide, optimizer, Trace_ELBO(num_particles=16 if self.tuned else 1))
-            state = svi.init(jax.random.key(seed))
-            loop = jax.jit(lambda state: jax.lax.fori_loop(0, steps, lambda _, s: svi.update(s)[0], state))
-            compiled = loop.lower(state).compile()
+            return SVI(joint, guide, optimizer, Trace_ELBO(num_particles=16 if self.tuned else 1))
+
+        # The number of steps is an argument, so that all lengths are compiled once.
+        loop = jax.jit(lambda state, steps: jax.lax.fori_loop(0, steps, lambda _, s: svi(steps).update(s)[0], state))
+
+        def run(steps: int, seed: int) -> tuple[Arrays, float]:
+            state = svi(steps).init(jax.random.key(seed))
+            jax.block_until_ready(loop(state, 1))
             began = time.process_time()
-            state = jax.block_until_ready(compiled(state))
+            state = jax.block_until_ready(loop(state, steps))
             seconds = time.process_time() - began
-            draws = guide.sample_posterior(jax.random.key(seed + 1), svi.get_params(state), sample_shape=(DRAWS,))
+            parameters = svi(steps).get_params(state)
+            draws = guide.sample_posterior(jax.random.key(seed + 1), parameters, sample_shape=(DRAWS,))
             return {name: np.asarray(draws[name]) for name in starts}, seconds
 
         return run
@@ -164,12 +169,16 @@ class Pathfinder:
             draws, logq = blackjax.vi.pathfinder.sample(keys[-2], state, 1000)
             return draws, jax.vmap(density)(draws) - logq
 
+        path = jax.jit(one)
+
         def run(paths: int, seed: int) -> tuple[Arrays, float]:
             keys = jax.random.split(jax.random.key(seed), paths)
-            compiled = jax.jit(lambda keys: jax.lax.map(one, keys)).lower(keys).compile()
+            jax.block_until_ready(path(keys[0]))
             began = time.process_time()
-            draws, ratios = jax.block_until_ready(compiled(keys))
-            ratios = np.nan_to_num(np.asarray(ratios).reshape(-1), nan=-np.inf, posinf=-np.inf)
+            found = jax.block_until_ready([path(key) for key in keys])
+            draws = {name: np.stack([np.asarray(draws[name]) for draws, _ in found]) for name in found[0][0]}
+            ratios = np.concatenate([np.asarray(ratios) for _, ratios in found])
+            ratios = np.nan_to_num(ratios, nan=-np.inf, posinf=-np.inf)
             smoothed, _ = arviz.psislw(ratios)
             smoothed = np.asarray(smoothed)
             weights = np.exp(smoothed - smoothed.max())

@@ -180,16 +180,18 @@ def returns() -> Arrays:
     for _ in range(350):
         variance = 0.3 + 0.25 * y[-1] ** 2 + 0.55 * variance
         y.append(math.sqrt(variance) * random.standard_normal())
-    return {"y": 0.2 + np.array(y[-300:]), "lag": np.arange(299.0)[:, None] - np.arange(299.0)[None, :]}
+    return {"y": 0.2 + np.array(y[-300:])}
 
 
 def returns_loss(m: Any, t: Arrays, d: Arrays) -> Any:
-    """GARCH(1, 1): h_t = a₀ + a·e²_(t−1) + b·h_(t−1), solved as a sum over the past; (a, b, 1 − a − b) on the simplex."""
+    """GARCH(1, 1): h_t = a₀ + a·e²_(t−1) + b·h_(t−1), all at once by doubling; (a, b, 1 − a − b) on the simplex."""
     e, a, b = d["y"] - t["mu"], t["share"][0], t["share"][1]
-    lag = d["lag"]
-    weight = m.where(lag >= 0, m.exp(m.where(lag >= 0, lag, 0 * lag) * m.log(b)), 0 * lag)
-    first = m.exp(m.log(b) * (lag[:, 0] + 1.0)) * m.mean(d["y"] ** 2)
-    h = first + weight @ (t["level"] + a * e[:-1] ** 2)
+    h = t["level"] + a * e[:-1] ** 2
+    h = m.concatenate([h[:1] + b * m.mean(d["y"] ** 2), h[1:]])
+    reach = 1
+    while reach < len(h):  # h has the terms of the last `reach` times
+        h = h + b**reach * m.concatenate([0 * h[:reach], h[:-reach]])
+        reach *= 2
     prior = normal(m, t["mu"], 0.0, 10.0) + half_normal(m, t["level"], 10.0)
     return -prior - normal(m, e[1:], 0.0, m.sqrt(h))
 

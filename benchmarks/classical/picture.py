@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from .models import MODELS
+
 COLOURS = {
     "TriangularAffine": "#0072b2",
     "LowRankAffine(2)": "#56b4e9",
@@ -31,12 +33,18 @@ def series(folder: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """For each model and method the runs, by rising CPU seconds."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name in ("ours", "jax", "pyro"):
-        path = folder / f"{name}.json"
-        for model, methods in (json.loads(path.read_text())["models"] if path.exists() else {}).items():
+        for model, methods in _models(folder, name).items():
             for method, rows in methods.items():
                 runs = rows["float64"] if name == "ours" else [row for row in rows if "failed" not in row]
                 found.setdefault(model, {})[method] = sorted(runs, key=lambda row: row["cpu_seconds"])
     return found
+
+
+def _models(folder: Path, name: str) -> dict[str, Any]:
+    """What is stored, in the order of `MODELS`."""
+    path = folder / f"{name}.json"
+    stored = json.loads(path.read_text())["models"] if path.exists() else {}
+    return {model: stored[model] for model in MODELS if model in stored}
 
 
 def draw(folder: Path, target: Path) -> None:
@@ -102,24 +110,23 @@ def _short(x: float) -> str:
 
 
 def verdicts(folder: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What `fit` says of its own results: k, the verdict, and the errors by importance weights, in full rank."""
+    """What `fit` and `diagnose` say of the results, beside what is true."""
     lines = []
-    for model, methods in json.loads((folder / "ours.json").read_text())["models"].items():
+    best = _models(folder, "best")
+    for model, methods in _models(folder, "ours").items():
         for method, kinds in methods.items():
             row, single = kinds["float64"][-1], kinds.get("float32", [{}])[-1]
-            fine, weighted = error(row) <= 1, error(row["weighted"]) <= 1
-            flagged = row["pareto_k"] > 0.7 or row["converged"] != "CONVERGED"
-            lines.append(
-                (
-                    model,
-                    method,
-                    str(row["taken"]),
-                    "right" if fine else "not right",
-                    f"{row['pareto_k']:.2f}",
-                    row["converged"].lower(),
-                    "flagged" if flagged else "",
-                    "right" if weighted else "not right",
-                    "right" if error(single) <= 1 else "not right",
-                )
-            )
-    return ("posterior", "family", "steps", "result", "Pareto k", "verdict", "", "by weights", "in float32"), lines
+            reach = best.get(model, {}).get(method)
+            told = [row["converged"].lower()] * (row["converged"] != "CONVERGED")
+            told += ["k"] * (row["pareto_k"] > 0.7) + ["misses"] * (row.get("misses", 0) > 0)
+            words = (_answer(reach), _answer(row), _answer(single), f"{row['pareto_k']:.2f}", ", ".join(told))
+            weights = _answer(row["weighted"]) if row["reliable"] else "not to be trusted"
+            lines.append((model, method, str(row["taken"]), *words, weights))
+    header = ("posterior", "family", "steps", "its best member", "float64", "float32", "k", "flagged by", "weighted figures")
+    return header, lines
+
+
+def _answer(row: dict[str, Any] | None) -> str:
+    if not row or "mean_error" not in row:
+        return "–"
+    return "right" if error(row) <= 1 else f"{_short(row['mean_error'])} / {_short(100 * row['sd_error'])} %"

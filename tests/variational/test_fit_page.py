@@ -30,7 +30,10 @@ def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     mean, sd, evidence = eight_schools(names["effect"], names["error"])
     assert q.history.converged
     assert heavier.history.converged
-    assert not q.diagnose(names["loss"]).reliable
+    told = q.diagnose(names["loss"])
+    assert told.pareto_k > 0.7
+    assert "its mean of spread is 0.2" in told.misses[0]
+    assert "weighted" in told.verdict
     assert found.reliable
     assert found.log_evidence == pytest.approx(evidence, abs=0.05)
     assert -q.history.final_objective < evidence

@@ -8,6 +8,7 @@ Yao and Gabry 2024).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,8 +73,10 @@ class Diagnosis:
     """
 
     pareto_k: float
-    """The shape of the weights' tail: moments above 1/k do not exist. Below 0.5 the family is close to the posterior; above
-    0.7 the weights are useless; NaN if a loss was not finite or there are too few draws."""
+    """Of the family: the shape of the tail of its weights p/q, whose moments above 1/k do not exist. Below 0.5 the family is
+    close to the posterior; above 0.7 its tails are too short; NaN if a loss was not finite or there are too few draws."""
+    weighted_k: float
+    """The same of the weights in use, after further draws from families matched to them: up to 0.7 they can be trusted."""
     log_evidence: float
     """log ∫ e^(−ℓ/τ) dθ: the log evidence, if the loss is minus a log joint density with all its constants."""
     log_evidence_error: float
@@ -81,14 +84,19 @@ class Diagnosis:
     effective: float
     """The effective number of draws."""
     draws: Any = field(repr=False)
-    """Draws of the family, in the structure of θ."""
+    """Draws in the structure of θ: first those of the family, then those of the families matched to them."""
     weights: Tensor = field(repr=False)
     """Their smoothed weights, which sum to 1."""
+    own: int = field(repr=False)
+    """How many of the draws, the first ones, are the family's own."""
+    misses: tuple[str, ...] = ()
+    """Where the family's mean differs from the weighted one by more than a tenth of a standard deviation, or its standard
+    deviation by more than 10 %, the worst first."""
 
     @property
     def reliable(self) -> bool:
-        """Whether the weighted figures can be trusted: k below 0.7, or below 1 − 1/log₁₀ S for S draws if that is less."""
-        return self.pareto_k < min(0.7, 1 - 1 / math.log10(max(len(self.weights), 11)))
+        """Whether the weighted figures can be trusted: their k below 0.7, or 1 − 1/log₁₀ S for S draws if that is less."""
+        return self.weighted_k < min(0.7, 1 - 1 / math.log10(max(len(self.weights), 11)))
 
     @property
     def mean(self) -> Any:
@@ -112,7 +120,8 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """What k says, in words."""
-        figures = f"Pareto k = {self.pareto_k:.2f}, worth {self.effective:.0f} of {len(self.weights)} draws"
+        matched = f", and {self.weighted_k:.2f} with families matched to it" if self.own < len(self.weights) else ""
+        figures = f"Pareto k = {self.pareto_k:.2f}{matched}; worth {self.effective:.0f} of {len(self.weights)} draws"
         if math.isnan(self.pareto_k):
             return "No verdict: the loss was not finite at a draw, or there were fewer than 25 draws."
         if not self.reliable:
@@ -120,23 +129,72 @@ class Diagnosis:
                 f"Do not trust this fit in its tails, nor its weights ({figures}): the posterior has mass where the family "
                 "has almost none. Use a richer group, another parametrisation, several starts, or MCMC."
             )
-        if self.pareto_k < 0.5:
-            return f"A good fit ({figures}); the weighted figures correct what it misses."
-        return f"A fair fit ({figures}): use the weighted figures for means and widths."
+        if self.misses:
+            more = f", and {len(self.misses) - 1} more" if len(self.misses) > 1 else ""
+            return f"Use the weighted figures, not the family's own ({figures}): {self.misses[0]}{more}."
+        if self.pareto_k >= 0.7:
+            return f"Means and widths are right to a tenth ({figures}), but the tails are too short: there use the weights."
+        return f"A good fit ({figures}): means and widths are right to a tenth, and the weighted figures correct the rest."
 
     def __str__(self) -> str:
         return f"{self.verdict}\nlog evidence {self.log_evidence:.3f} ± {self.log_evidence_error:.3f}"
 
 
-def diagnosis_of(draws: Any, log_ratios: Tensor) -> Diagnosis:
-    """The diagnosis from draws of a family and log p − log q at them, with p up to a constant."""
+def diagnosis_of(draws: Any, log_ratios: Tensor, own: int, pareto_k: float | None = None) -> Diagnosis:
+    """The diagnosis from draws and log p − log q at them, with p up to a constant.
+
+    Args:
+        draws: in the structure of θ.
+        log_ratios: one for each.
+        own: how many of them are the family's.
+        pareto_k: the family's, if these weights are not.
+    """
     ratios = log_ratios.double()
     if not bool(torch.isfinite(ratios.nan_to_num(math.nan, math.nan, -1e300)).all()):  # −∞ is a weight of 0
         nan = math.nan
-        return Diagnosis(nan, nan, nan, nan, draws, torch.full_like(ratios, 1 / len(ratios)))
+        return Diagnosis(nan, nan, nan, nan, nan, draws, torch.full_like(ratios, 1 / len(ratios)), own)
     smoothed, k = pareto_smoothed(ratios)
     count = len(ratios)
     weights = torch.softmax(smoothed, 0)
     effective = 1 / float(weights.square().sum())
     spread = float((weights * count).std()) / math.sqrt(count)  # the relative error of the mean weight
-    return Diagnosis(k, float(torch.logsumexp(smoothed, 0)) - math.log(count), spread, effective, draws, weights)
+    evidence = float(torch.logsumexp(smoothed, 0)) - math.log(count)
+    family_k = k if pareto_k is None else pareto_k
+    return Diagnosis(family_k, k, evidence, spread, effective, draws, weights, own, _misses(draws, weights, own))
+
+
+def _misses(draws: Any, weights: Tensor, own: int) -> tuple[str, ...]:
+    """Figures of the first draws, which are the family's, that are more than a tenth from the weighted ones."""
+    found: list[tuple[float, str]] = []
+    for part, values in named_parts(draws).items():
+        x = values.reshape(len(values), -1).double()
+        mean = weights @ x
+        sd = (weights @ (x - mean).square()).sqrt()
+        off, ratio = (x[:own].mean(0) - mean) / sd, x[:own].std(0) / sd
+        for place in ((off.abs() > 0.1) | ((ratio - 1).abs() > 0.1)).nonzero().flatten().tolist():
+            name = columns(part, values[:1])[place][0]
+            move, width = float(off[place]), float(ratio[place]) - 1
+            if abs(move) > abs(width):
+                found.append((abs(move), f"its mean of {name} is {abs(move):.2f} standard deviations off"))
+            else:
+                side = "wide" if width > 0 else "narrow"
+                found.append((abs(width), f"its standard deviation of {name} is {100 * abs(width):.0f} % too {side}"))
+    return tuple(words for _, words in sorted(found, key=lambda pair: -pair[0]))
+
+
+def named_parts(theta: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors of θ by name: keys and indices joined by dots."""
+    if isinstance(theta, Tensor):
+        return {name or "theta": theta}
+    found: dict[str, Tensor] = {}
+    for place, inner in theta.items() if isinstance(theta, dict) else enumerate(theta):
+        found |= named_parts(inner, f"{name}.{place}" if name else str(place))
+    return found
+
+
+def columns(name: str, values: Tensor) -> list[tuple[str, Tensor]]:
+    """The numbers of a tensor with a leading dimension of draws, one after the other by name."""
+    if values.ndim == 1:
+        return [(name, values)]
+    places = itertools.product(*map(range, values.shape[1:]))
+    return [(f"{name}[{', '.join(map(str, place))}]", values[(slice(None), *place)]) for place in places]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import math
 import numbers
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..bases.base import is_positive
-from .importance import Diagnosis, diagnosis_of
+from .importance import Diagnosis, columns, named_parts
 
 
 class Member(ABC):
@@ -43,7 +42,8 @@ class Member(ABC):
 
         Args:
             loss: everything that was fitted, including the regulariser.
-            draws: how many; the loss is called for each, without gradients.
+            draws: how many of the family, and as many again of each family matched to their weights, up to three. The loss
+                is called for each, without gradients.
             temperature: τ of the fit.
             vectorize: use `torch.func.vmap` over draws, as in `fit`.
             seed: fixes the draws.
@@ -53,18 +53,22 @@ class Member(ABC):
             raise ValueError(f"temperature must be positive and finite, but got {temperature!r}.")
         if not (isinstance(seed, numbers.Integral) and -1 << 63 <= seed < 1 << 64):
             raise ValueError(f"seed must be a whole number of 64 bits, but got {seed!r}.")
-        theta = self.sample((draws,), torch.Generator(self._device()).manual_seed(int(seed)))
-        leaves, spec = pytree.tree_flatten(theta)
+        from .matching import diagnosed  # which matches a family, a member itself
 
-        def one(*parts: Tensor) -> Tensor:
-            return loss(pytree.tree_unflatten(list(parts), spec)).reshape(())
+        def energies(theta: Any) -> Tensor:
+            leaves, spec = pytree.tree_flatten(theta)
 
-        with torch.no_grad():
+            def one(*parts: Tensor) -> Tensor:
+                return loss(pytree.tree_unflatten(list(parts), spec)).reshape(())
+
             if vectorize:
                 losses = torch.func.vmap(one, randomness="different", chunk_size=256)(*leaves)
             else:
                 losses = torch.stack([one(*parts) for parts in zip(*leaves, strict=True)])
-            return diagnosis_of(theta, -losses.double() / temperature - self.log_prob(theta).double())
+            return losses.double() / temperature
+
+        with torch.no_grad():
+            return diagnosed(self, energies, draws, seed)
 
     def reweighted(self, loss: Callable[[Any], Tensor], shape: Sequence[int] = (1000,), **options: Any) -> Any:
         """Draws of the posterior itself: those of the family resampled by importance weights. Options as in `diagnose`."""
@@ -143,21 +147,3 @@ def _short(x: float) -> str:
     if not math.isfinite(x) or not 1e-3 <= abs(x) < 1e5:
         return f"{x:.4g}"
     return f"{x:.{max(0, 3 - math.floor(math.log10(abs(x))))}f}"
-
-
-def named_parts(theta: Any, name: str = "") -> dict[str, Tensor]:
-    """The tensors of θ by name: keys and indices joined by dots."""
-    if isinstance(theta, Tensor):
-        return {name or "theta": theta}
-    found: dict[str, Tensor] = {}
-    for place, inner in theta.items() if isinstance(theta, dict) else enumerate(theta):
-        found |= named_parts(inner, f"{name}.{place}" if name else str(place))
-    return found
-
-
-def columns(name: str, values: Tensor) -> list[tuple[str, Tensor]]:
-    """The numbers of a tensor with a leading dimension of draws, one after the other by name."""
-    if values.ndim == 1:
-        return [(name, values)]
-    places = itertools.product(*map(range, values.shape[1:]))
-    return [(f"{name}[{', '.join(map(str, place))}]", values[(slice(None), *place)]) for place in places]

@@ -141,9 +141,9 @@ class Factor:
         with contextlib.suppress(ValueError):  # a group may have no `at`
             self.state = self.state._replace(element=self.group.compose(self.state.element, self.group.at(centre, scale)))
 
-    def take(self, step: Any, part: float) -> None:
-        """g ← g·exp(−part·step), outside the run."""
-        self.state = self.state._replace(element=self.group.move(self.state.element, step, -part))
+    def take(self, h: Any) -> None:
+        """g ← g·h, outside the run."""
+        self.state = self.state._replace(element=self.group.compose(self.state.element, h))
 
     def coordinate(self, block: Tensor, place: int) -> str:
         """The name of the coordinate that a number of a block is about: a row's, where the block is a matrix."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..rule.importance import Diagnosis
-from ..rule.member import columns, named_parts
+from ..rule.importance import Diagnosis, columns, named_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +36,7 @@ def plot_fit(q: Any, loss: Callable[[Any], Tensor], draws: int = 4000, most: int
     found: Diagnosis = q.diagnose(loss, draws, **options)
     values = {name: x.double().cpu() for part, v in named_parts(found.draws).items() for name, x in columns(part, v)}
     weights = found.weights.double().cpu()
-    shown = sorted(values, key=lambda name: -_difference(values[name], weights))[:most]
+    shown = sorted(values, key=lambda name: -_difference(values[name], weights, found.own))[:most]
     pairs = _most_correlated(values, weights, 3)
     across = 3
     down = 1 + -(-len(shown) // across) + bool(pairs)
@@ -46,11 +45,12 @@ def plot_fit(q: Any, loss: Callable[[Any], Tensor], draws: int = 4000, most: int
     grid = figure.add_gridspec(down, across)
     _objective(figure.add_subplot(grid[0, :]), q.history, found)
     for place, name in enumerate(shown):
-        _marginal(figure.add_subplot(grid[1 + place // across, place % across]), name, values[name], weights, place == 0)
+        axes = figure.add_subplot(grid[1 + place // across, place % across])
+        _marginal(axes, name, values[name], weights, found.own, place == 0)
     chosen = torch.multinomial(weights, 1000, replacement=True, generator=torch.Generator().manual_seed(0))
     for place, (a, b) in enumerate(pairs):
         axes = figure.add_subplot(grid[down - 1, place])
-        axes.plot(values[a][:1000], values[b][:1000], ".", color=FAMILY, alpha=0.15, markersize=3)
+        axes.plot(values[a][: found.own][:1000], values[b][: found.own][:1000], ".", color=FAMILY, alpha=0.15, markersize=3)
         axes.plot(values[a][chosen], values[b][chosen], ".", color=POSTERIOR, alpha=0.15, markersize=3)
         axes.set(xlabel=a, ylabel=b)
     return figure
@@ -77,19 +77,19 @@ def _objective(axes: Axes, history: Any, found: Diagnosis) -> None:
     axes.legend(fontsize="x-small", frameon=False)
 
 
-def _marginal(axes: Axes, name: str, x: Tensor, weights: Tensor, labelled: bool) -> None:
-    low, high = torch.quantile(x, torch.tensor([0.002, 0.998], dtype=x.dtype)).tolist()
-    for label, color, w in (("family", FAMILY, None), ("posterior", POSTERIOR, weights)):
-        axes.hist(x, bins=50, range=(low, high), weights=w, density=True, histtype="step", color=color, label=label)
+def _marginal(axes: Axes, name: str, x: Tensor, weights: Tensor, own: int, labelled: bool) -> None:
+    low, high = torch.quantile(x[:own], torch.tensor([0.002, 0.998], dtype=x.dtype)).tolist()
+    for label, color, values, w in (("family", FAMILY, x[:own], None), ("posterior", POSTERIOR, x, weights)):
+        axes.hist(values, bins=50, range=(low, high), weights=w, density=True, histtype="step", color=color, label=label)
     axes.set(xlabel=name, yticks=[])
     if labelled:
         axes.legend(fontsize="x-small", frameon=False)
 
 
-def _difference(x: Tensor, weights: Tensor) -> float:
-    """The Kolmogorov–Smirnov distance of the weighted draws from the others."""
+def _difference(x: Tensor, weights: Tensor, own: int) -> float:
+    """The Kolmogorov–Smirnov distance of the weighted draws from the first ones, the family's own."""
     order = x.argsort()
-    return float((weights[order].cumsum(0) - torch.arange(1, len(x) + 1) / len(x)).abs().max())
+    return float((weights[order].cumsum(0) - (order < own).cumsum(0) / own).abs().max())
 
 
 def _most_correlated(values: dict[str, Tensor], weights: Tensor, count: int) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..groups import blocks_of
 from ..rule import Convergence, Fisher, History
 from .factors import Factor
-from .newton import dimensions, full_step, needs_refining, newton_step, sure_part, use_newton, wants_newton
+from .newton import dimensions, full_step, needs_refining, newton_step, rank_of, sure_part, use_newton, wants_newton
 from .settings import Settings
 
 LARGE = 0.1
@@ -117,7 +117,8 @@ def examine(
         steps.append((mean, error) if mean else None)
         if pairs and mean:
             noise, gradient = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-            use_newton(factor, mean, error, newton_step(noise, gradient, factor.in_pairs, factor.centre, factor.width**2))
+            moments = factor.centre, factor.width**2
+            use_newton(factor, mean, error, newton_step(noise, gradient, factor.in_pairs, *moments, rank_of(factor) or 0))
     return Examination(torch.stack(values), all(factor.in_pairs for factor in factors), batched, steps)
 
 
@@ -130,7 +131,7 @@ def refine(
     history: History,
     found: Examination,
 ) -> Examination:
-    """Newton's steps for mean-field families, since the rule does not see correlations (`newton.py`).
+    """Newton's steps for mean-field and low-rank families, since the rule does not see correlations (`newton.py`).
 
     Only after a run that has had time to settle (`passed`, in time constants), and where a step is sure to be more than noise.
     Steps are kept if the objective does not rise; the last one is of four times the samples, since nothing averages after it.
@@ -143,7 +144,7 @@ def refine(
         states = [factor.state for factor in factors]
         for factor, step, sure in zip(factors, found.steps, wanted, strict=True):
             if step is not None and (sure or last) and wants_newton(factor):
-                factor.take(full_step(factor, step), part)
+                factor.take(full_step(factor, step, part))
         there = examine(factors, settings, evaluate, taken, again)
         if there.mean > found.mean + 3 * math.hypot(there.error, found.error):
             for factor, state in zip(factors, states, strict=True):
