@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,16 +68,15 @@ class Problem:
         return nn.Sequential(*layers[:-1])
 
 
-def split_digits() -> list[Task]:
-    """Five tasks of two digits each, with two outputs of their own each; all tasks share the hidden units."""
+def split_digits(shared: bool = False) -> list[Task]:
+    """Five tasks of two digits each, with two outputs of their own each, or all with the same two: is the digit odd?"""
     data = lb.data.load("digits")
     x, test_x = (data.normalize(images).flatten(1) for images in (data.train_images, data.test_images))
     tasks = []
     for first in range(0, 10, 2):
         one, other = (data.train_labels // 2 * 2 == first), (data.test_labels // 2 * 2 == first)
-        tasks.append(
-            Task(x[one], data.train_labels[one] % 2, test_x[other], data.test_labels[other] % 2, slice(first, first + 2))
-        )
+        outputs = slice(0, 2) if shared else slice(first, first + 2)
+        tasks.append(Task(x[one], data.train_labels[one] % 2, test_x[other], data.test_labels[other] % 2, outputs))
     return tasks
 
 
@@ -93,6 +93,7 @@ def permuted_mnist() -> list[Task]:
 
 PROBLEMS = {
     "split-digits": Problem(split_digits, (64, 100, 10), epochs=20),
+    "split-digits-shared": Problem(partial(split_digits, shared=True), (64, 100, 2), epochs=20),
     "permuted-mnist": Problem(permuted_mnist, (784, 100, 10), epochs=5),
 }
 
@@ -189,7 +190,7 @@ def posterior(problem: Problem, tasks: list[Task], seed: int, lr: float, tempera
 METHODS: dict[str, tuple[Callable[..., Iterator[nn.Module]], dict[str, tuple[float, ...]]]] = {
     "plain": (plain, {"lr": (0.01, 0.03, 0.1)}),
     "EWC": (ewc, {"lr": (0.01, 0.03, 0.1), "strength": (1.0, 100.0, 1e4)}),
-    "posterior": (posterior, {"lr": (0.3, 1.0), "temperature": (1.0, 0.1, 0.01)}),
+    "posterior": (posterior, {"lr": (0.1, 0.3, 1.0), "temperature": (1.0, 0.1)}),
     "all data": (all_data, {"lr": (0.03, 0.1)}),
 }
 
@@ -239,7 +240,7 @@ def run(names: list[str]) -> None:
             "seconds": round(time.monotonic() - began),
             "environment": environment(),
         }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        RESULT.write_text(json.dumps(result, indent=1) + "\n")
     draw(result)
 
 
