@@ -81,20 +81,20 @@ def split_digits(shared: bool = False) -> list[Task]:
 
 
 def permuted_mnist() -> list[Task]:
-    """Five tasks of the same 4,000 training and 2,000 test digits, each with its own order of the pixels."""
+    """Five tasks of the same 2,000 training and 1,000 test digits, each with its own order of the pixels."""
     data = lb.data.load("mnist")
-    x, test_x = data.normalize(data.train_images[:4000]).flatten(1), data.normalize(data.test_images[:2000]).flatten(1)
+    x, test_x = data.normalize(data.train_images[:2000]).flatten(1), data.normalize(data.test_images[:1000]).flatten(1)
     tasks = []
     for number in range(5):
         order = torch.randperm(784, generator=torch.Generator().manual_seed(number)) if number else torch.arange(784)
-        tasks.append(Task(x[:, order], data.train_labels[:4000], test_x[:, order], data.test_labels[:2000]))
+        tasks.append(Task(x[:, order], data.train_labels[:2000], test_x[:, order], data.test_labels[:1000]))
     return tasks
 
 
 PROBLEMS = {
     "split-digits": Problem(split_digits, (64, 100, 10), epochs=20),
     "split-digits-shared": Problem(partial(split_digits, shared=True), (64, 100, 2), epochs=20),
-    "permuted-mnist": Problem(permuted_mnist, (784, 100, 10), epochs=5),
+    "permuted-mnist": Problem(permuted_mnist, (784, 100, 10), epochs=3),
 }
 
 

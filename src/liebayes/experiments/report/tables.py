@@ -87,6 +87,23 @@ def hurt(runs: Sequence[Evidence]) -> list[str]:
     ]
 
 
+def energies(runs: Sequence[Evidence]) -> Table | None:
+    """The free energy of runs that have one, with two standard errors."""
+    rows = []
+    for run in runs:
+        last = run.lines[-1] if run.lines else {}
+        if "free_energy" in last:
+            total, error, kl = (last[name] for name in ("free_energy", "free_energy_error", "kl"))
+            figures = [_number(total - kl, ".4f"), _number(kl, ".4f"), _number(total, ".4f"), f"± {2 * error:.4f}"]
+            rows.append([_name(run), *map(Cell, figures), Cell(_shown(run.settings.prior_precision))])
+    note = (
+        "In nats for each training datum; lower is better, among runs on the same data. It bounds −log of the evidence, at "
+        "temperature 1 and under the prior N(0, 1/δ) of the run, so it needs no test data."
+    )
+    headings = ["Run", "Expected loss", "KL", "Free energy", "± two standard errors", "δ"]
+    return Table(headings, rows, "cards", words=(0,), note=note) if rows else None
+
+
 def outside(runs: Sequence[Evidence]) -> Table:
     """How well runs recognise images from outside the training data."""
     return _comparison(
