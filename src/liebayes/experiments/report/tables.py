@@ -80,11 +80,16 @@ def hurt(runs: Sequence[Evidence]) -> list[str]:
     """A sentence for every run that averaging made worse."""
     return [
         f"Averaging over the posterior makes {run.name} worse: NLL {run.metrics['nll']:.4f} instead of "
-        f"{run.point_metrics['nll']:.4f} at the point. Its posterior is wider than the data allow: lower --temperature, give "
-        "a --base of a smaller scale, or train longer."
+        f"{run.point_metrics['nll']:.4f} at the point. Its posterior is wider than the data allow: {_narrower(run)}, or train "
+        "longer."
         for run in runs
         if not run.is_point and run.averaging.decided and run.averaging.value > 0
     ]
+
+
+def _narrower(run: Evidence) -> str:
+    """What makes the posterior of a rule narrower: the additive rule has no temperature, and others learn their widths."""
+    return "give a --base of a smaller scale" if run.settings.rule == "additive" else "lower --temperature"
 
 
 def energies(runs: Sequence[Evidence]) -> Table | None:
