@@ -52,7 +52,7 @@ def _averaging(found: Sequence[Evidence]) -> Section:
 
 
 def _free_energy(found: Sequence[Evidence]) -> list[Section]:
-    lead = "What training minimises: the loss expected under the posterior, plus how far the posterior has gone from the prior."
+    lead = "What training minimises: the loss expected under the posterior, plus how far it has gone from the prior."
     table = tables.energies(found)
     return [] if table is None else [Section("free-energy", "Free energy", lead, [table])]
 

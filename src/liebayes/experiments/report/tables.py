@@ -33,6 +33,8 @@ def summary(runs: Sequence[Evidence]) -> Table:
         rows.append([_name(run), *words, *cells, Cell(epochs), Cell(duration(run.seconds))])
     samples = sorted({run.settings.predictive_samples for run in runs if not run.is_point})
     notes = ["Small: 95 % intervals, by resampling the test data."]
+    if any(figure.name == "ece" for figure in task.figures):
+        notes.append("On few data the ECE is too large by chance; its interval is corrected for that, and may lie below it.")
     if len(runs) > 1 and comparable(runs):
         notes.append("Bold: no run is better, and another is worse, beyond chance on these test data.")
     if samples:
