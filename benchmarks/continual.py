@@ -222,23 +222,25 @@ def choose(problem: Problem, tasks: list[Task], name: str) -> tuple[dict[str, fl
     return {key: best[key] for key in grid}, tried
 
 
-def run(names: list[str]) -> None:
+def run(names: list[str], methods: list[str]) -> None:
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {"problems": {}}
     for name in names:
-        began, problem = time.monotonic(), PROBLEMS[name]
-        tasks, found = problem.tasks(), {}
-        for method in METHODS:
+        problem = PROBLEMS[name]
+        tasks, found = problem.tasks(), result["problems"].get(name, {}).get("methods", {})
+        for method in methods:
+            began = time.monotonic()
             options, tried = choose(problem, tasks, method)
             curves = [curve(problem, tasks, method, seed, **options) for seed in SEEDS]
-            found[method] = {"options": options, "tried": tried, "curves": curves}
+            seconds = round(time.monotonic() - began)
+            found[method] = {
+                "options": options, "tried": tried, "curves": curves, "seconds": seconds, "environment": environment()
+            }  # fmt: skip
             print(name, method, options, [c[-1] for c in curves], flush=True)
         result["problems"][name] = {
             "methods": found,
             "epochs": problem.epochs,
             "sizes": problem.sizes,
             "seeds": SEEDS,
-            "seconds": round(time.monotonic() - began),
-            "environment": environment(),
         }
         RESULT.write_text(json.dumps(result, indent=1) + "\n")
     draw(result)
@@ -277,4 +279,6 @@ def table(result: dict[str, Any]) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
-    run(parser.parse_args().problems)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    given = parser.parse_args()
+    run(given.problems, given.methods)

@@ -29,7 +29,7 @@ RESULT, PICTURE = ROOT / "results" / "pruning.json", ROOT / "docs" / "pruning.pn
 SEEDS = (0, 1, 2)
 GONE = (0.0, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
 EPOCHS, BATCH = 30, 32
-OPTIONS = {"prior": 1.0, "temperature": 0.1}
+OPTIONS: dict[str, Any] = {"prior": 1.0, "temperature": 0.1}
 WAYS = {
     "signal": "posterior, by signal-to-noise",
     "magnitude": "posterior, by magnitude",
