@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,33 +68,33 @@ class Problem:
         return nn.Sequential(*layers[:-1])
 
 
-def split_digits() -> list[Task]:
-    """Five tasks of two digits each, with two outputs of their own each; all tasks share the hidden units."""
+def split_digits(shared: bool = False) -> list[Task]:
+    """Five tasks of two digits each, with two outputs of their own each, or all with the same two: is the digit odd?"""
     data = lb.data.load("digits")
     x, test_x = (data.normalize(images).flatten(1) for images in (data.train_images, data.test_images))
     tasks = []
     for first in range(0, 10, 2):
         one, other = (data.train_labels // 2 * 2 == first), (data.test_labels // 2 * 2 == first)
-        tasks.append(
-            Task(x[one], data.train_labels[one] % 2, test_x[other], data.test_labels[other] % 2, slice(first, first + 2))
-        )
+        outputs = slice(0, 2) if shared else slice(first, first + 2)
+        tasks.append(Task(x[one], data.train_labels[one] % 2, test_x[other], data.test_labels[other] % 2, outputs))
     return tasks
 
 
 def permuted_mnist() -> list[Task]:
-    """Five tasks of the same 4,000 training and 2,000 test digits, each with its own order of the pixels."""
+    """Five tasks of the same 2,000 training and 1,000 test digits, each with its own order of the pixels."""
     data = lb.data.load("mnist")
-    x, test_x = data.normalize(data.train_images[:4000]).flatten(1), data.normalize(data.test_images[:2000]).flatten(1)
+    x, test_x = data.normalize(data.train_images[:2000]).flatten(1), data.normalize(data.test_images[:1000]).flatten(1)
     tasks = []
     for number in range(5):
         order = torch.randperm(784, generator=torch.Generator().manual_seed(number)) if number else torch.arange(784)
-        tasks.append(Task(x[:, order], data.train_labels[:4000], test_x[:, order], data.test_labels[:2000]))
+        tasks.append(Task(x[:, order], data.train_labels[:2000], test_x[:, order], data.test_labels[:1000]))
     return tasks
 
 
 PROBLEMS = {
     "split-digits": Problem(split_digits, (64, 100, 10), epochs=20),
-    "permuted-mnist": Problem(permuted_mnist, (784, 100, 10), epochs=5),
+    "split-digits-shared": Problem(partial(split_digits, shared=True), (64, 100, 2), epochs=20),
+    "permuted-mnist": Problem(permuted_mnist, (784, 100, 10), epochs=3),
 }
 
 
@@ -189,7 +190,7 @@ def posterior(problem: Problem, tasks: list[Task], seed: int, lr: float, tempera
 METHODS: dict[str, tuple[Callable[..., Iterator[nn.Module]], dict[str, tuple[float, ...]]]] = {
     "plain": (plain, {"lr": (0.01, 0.03, 0.1)}),
     "EWC": (ewc, {"lr": (0.01, 0.03, 0.1), "strength": (1.0, 100.0, 1e4)}),
-    "posterior": (posterior, {"lr": (0.3, 1.0), "temperature": (1.0, 0.1, 0.01)}),
+    "posterior": (posterior, {"lr": (0.1, 0.3, 1.0), "temperature": (1.0, 0.1)}),
     "all data": (all_data, {"lr": (0.03, 0.1)}),
 }
 
@@ -221,25 +222,27 @@ def choose(problem: Problem, tasks: list[Task], name: str) -> tuple[dict[str, fl
     return {key: best[key] for key in grid}, tried
 
 
-def run(names: list[str]) -> None:
+def run(names: list[str], methods: list[str]) -> None:
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {"problems": {}}
     for name in names:
-        began, problem = time.monotonic(), PROBLEMS[name]
-        tasks, found = problem.tasks(), {}
-        for method in METHODS:
+        problem = PROBLEMS[name]
+        tasks, found = problem.tasks(), result["problems"].get(name, {}).get("methods", {})
+        for method in methods:
+            began = time.monotonic()
             options, tried = choose(problem, tasks, method)
             curves = [curve(problem, tasks, method, seed, **options) for seed in SEEDS]
-            found[method] = {"options": options, "tried": tried, "curves": curves}
+            seconds = round(time.monotonic() - began)
+            found[method] = {
+                "options": options, "tried": tried, "curves": curves, "seconds": seconds, "environment": environment()
+            }  # fmt: skip
             print(name, method, options, [c[-1] for c in curves], flush=True)
         result["problems"][name] = {
             "methods": found,
             "epochs": problem.epochs,
             "sizes": problem.sizes,
             "seeds": SEEDS,
-            "seconds": round(time.monotonic() - began),
-            "environment": environment(),
         }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        RESULT.write_text(json.dumps(result, indent=1) + "\n")
     draw(result)
 
 
@@ -276,4 +279,6 @@ def table(result: dict[str, Any]) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
-    run(parser.parse_args().problems)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    given = parser.parse_args()
+    run(given.problems, given.methods)

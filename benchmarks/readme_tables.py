@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import continual
 import out_of_the_box_tables
+import pruning
 from classical import picture as posteriors
 from speed.report import markdown, parts_markdown
 
@@ -89,6 +91,11 @@ def free_energy(figure: str = "free_energy", digits: int = 0) -> str:
     return grid(("problem", "epochs", *(f"best {family}" for family in best), *methods), lines)
 
 
+def stored(module: Any) -> str:
+    """The table of a benchmark that has one result and makes its own rows."""
+    return "\n".join(module.table(json.loads(module.RESULT.read_text())))
+
+
 def paper_table(name: str) -> str:
     """`results/table1/` or `results/table2/`: the paper's tables at the desktop scale."""
     return summary(RECIPES[name], read_all(ROOT / "results", name))
@@ -111,6 +118,8 @@ Tables = Mapping[str, Callable[[], str]]
 PAGES: dict[str, Tables] = {
     "README.md": {"readme": readme},
     "docs/optimizers.md": {"optimizers": optimizers},
+    "docs/adapters.md": {"pruning": lambda: stored(pruning)},
+    "docs/continual.md": {"continual": lambda: stored(continual)},
     "docs/curvature.md": {
         "free-energy": free_energy,
         "free-energy-widths": lambda: free_energy("log_sd_error", 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -74,6 +75,11 @@ def test_nothing_is_loaded_from_elsewhere(site: dict[Path, Links]) -> None:
         text = page.read_text(encoding="utf-8")
         assert "fonts.googleapis" not in text
         assert "unpkg.com" not in text
+
+
+def test_links_have_titles_not_names_of_files(site: dict[Path, Links]) -> None:
+    found = {page.name: re.findall(r">([\w./-]+\.md)</a>", page.read_text(encoding="utf-8")) for page in site}
+    assert not {name: texts for name, texts in found.items() if texts}
 
 
 def test_every_page_is_there(site: dict[Path, Links]) -> None:

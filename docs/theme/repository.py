@@ -1,7 +1,7 @@
 """What the site has beside docs/: the README as its first page, linked files of the repository, and the API reference.
 
 A link works on GitHub and on the site: a page of docs/ names a file outside it as `../FILE`, and the site has that file as
-`FILE`, beside the pages.
+`FILE`, beside the pages. A link whose text is the name of a page's file has the page's title there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
+NAMED = re.compile(r"\[[\w./-]+\.md(\]\()([^)#\s]+\.md)")
 OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "CITATION.cff"]
 
 API = {
@@ -66,7 +67,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.normpath(posixpath.join(posixpath.dirname(home), link[2]))
         return link[1] + posixpath.relpath(_place(target), here or ".")
 
-    return LINK.sub(as_on_site, markdown)
+    def with_title(link: re.Match[str]) -> str:
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(home), link[2]))
+        heading = re.search(r"^# (.+)$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        return link[0] if heading is None else f"[{heading[1]}{link[1]}{link[2]}"
+
+    return LINK.sub(as_on_site, NAMED.sub(with_title, markdown))
 
 
 def _reference(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 
 from liebayes import data
 from liebayes.cli import main
-from liebayes.experiments import SettingsError, TrainSettings, train
+from liebayes.experiments import SettingsError, TrainSettings, open_run, train
 from liebayes.experiments.report import gather, report_page, sections, write_pictures, write_report
 from liebayes.experiments.report.curves import learning_curve
 from liebayes.experiments.report.outside import MADE, outside_images
@@ -414,3 +415,27 @@ def test_in_a_browser_of_a_phones_width(folder: Path, tmp_path: Path) -> None:
     assert result["pictures"] == Page((folder / "report.html").read_text()).count["figure"]
     assert result["lowest"] > 100
     assert result["letters"] > 8
+
+
+def test_the_free_energy_is_that_of_the_definition(folder: Path) -> None:
+    """KL by torch.distributions; the expected loss by a loop over draws of our own, within their errors."""
+    posterior, dataset, settings = open_run(folder / "additive")
+    last = json.loads((folder / "additive" / "metrics.jsonl").read_text().splitlines()[-1])
+    prior = torch.distributions.Normal(0.0, (settings.prior_precision or 0.0) ** -0.5)
+    N, widths, point = len(dataset.train_labels), posterior.std(), posterior.point()
+    pairs = [torch.distributions.Normal(point[name].double(), width.double()) for name, width in widths.items()]
+    kl = sum(float(torch.distributions.kl_divergence(q, prior).sum()) for q in pairs)
+    assert last["kl"] == pytest.approx(kl / N, rel=1e-5)
+    x, losses = dataset.normalize(dataset.train_images), []
+    for draw in range(16):
+        module = posterior.sample_module(torch.Generator().manual_seed(100 + draw))
+        with torch.no_grad():
+            losses.append(float(torch.nn.functional.cross_entropy(module(x), dataset.train_labels)))
+    error = torch.tensor(losses).std() / 4
+    # Two means of independent draws: five of their standard errors.
+    assert abs(last["free_energy"] - last["kl"] - sum(losses) / 16) < 5 * math.hypot(error, last["free_energy_error"])
+    table = next(t for t in Page((folder / "report.html").read_text()).tables if "Free energy" in t[0])
+    names = [row[0] for row in table[1:]]
+    assert names == ["additive", "multiplicative"]  # SGD has no density, the affine rule by default no one precision
+    [row] = [row for row in table if row[0] == "additive"]
+    assert row[3] == f"{last['free_energy']:.4f}"

@@ -106,6 +106,7 @@ def state_of(optimizer: lb.LieGroupBLR) -> list[Tensor]:
         (bert, {"gradient_accumulation_steps": 2, "gradient_checkpointing": True}),
         (gpt2, {"gradient_accumulation_steps": 3, "max_grad_norm": 0.0}),
         (gpt2, {"bf16": True, "max_grad_norm": 0.1}),
+        (gpt2, {"bf16": True, "max_grad_norm": 0.1, "gradient_checkpointing": True, "gradient_accumulation_steps": 2}),
     ],
     ids=lambda value: value.__name__ if callable(value) else " ".join(value),
 )
@@ -152,8 +153,9 @@ def test_predictions_are_averages(causal: bool, tmp_path: Path) -> None:
 
 
 def test_resume_to_the_bit(tmp_path: Path) -> None:
-    """With dropout, and a schedule."""
-    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "lr_scheduler_type": "linear"}
+    """With dropout, a schedule, and everything at once."""
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "lr_scheduler_type": "linear", "bf16": True,
+                "gradient_checkpointing": True, "gradient_accumulation_steps": 2, "max_grad_norm": 0.1}  # fmt: skip
     whole = trainer_for(bert(dropout=0.1), tmp_path / "whole", **settings)
     whole.train()
     again = trainer_for(bert(dropout=0.1), tmp_path / "again", **settings)

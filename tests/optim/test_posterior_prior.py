@@ -76,10 +76,25 @@ def test_training_starts_with_the_prior_s_widths_around_the_weights() -> None:
     with torch.no_grad():
         for p in model.parameters():
             p.add_(1)
-    second = lb.AffineBLR(model.parameters(), data_size=7, prior=first).posterior(model)
+    second = lb.AffineBLR(model.parameters(), data_size=7, prior=first, start_width=None).posterior(model)
     for name, p in model.named_parameters():
         torch.testing.assert_close(second.std()[name], torch.full_like(p, 0.3))
         assert torch.equal(second.point()[name], p.detach())
+
+
+def test_weights_that_the_prior_leaves_open_start_narrow() -> None:
+    """At the prior's own width they would be noise to the others: a weight starts at the narrower of the two."""
+    model = nn.Linear(4, 3)
+    families = {
+        name: Family(lb.groups.DiagonalAffine(), Normal(), ScaleShift(torch.full_like(p, 1e-4).log(), p.detach().clone()))
+        for name, p in model.named_parameters()
+    }
+    families["weight"].element.log_scale[0] = 0.0  # one unit that nothing is known of
+    prior = lb.Posterior(model, families)
+    found = lb.AffineBLR(model.parameters(), data_size=7, prior=prior, start_width=0.01).posterior(model).std()["weight"]
+    size = model.weight.detach().square().mean().sqrt()
+    torch.testing.assert_close(found[0], (0.01 * size).expand(4))
+    torch.testing.assert_close(found[1:], torch.full((2, 4), 1e-4))
 
 
 def test_the_gradient_is_that_of_the_density() -> None:

@@ -63,12 +63,70 @@ def test_steps_that_are_mostly_bounded(closure: bool) -> None:
     assert "Lower lr (now 3)" in text
 
 
-def test_a_loss_that_rises_a_hundredfold() -> None:
-    [text] = told(train(24.0, max_step=None, steps=20))
+@pytest.mark.parametrize("closure", [True, False])
+def test_a_loss_that_rises_a_hundredfold(closure: bool) -> None:
+    [text] = told(train(24.0, closure=closure, max_step=None, steps=20))
     assert "The loss has risen from" in text
     assert "Lower lr (now 24)" in text
 
 
-def test_a_sum_over_the_batch() -> None:
-    [text] = told(train(0.001, reduction="sum", steps=3))
-    assert 'Use reduction="mean"' in text
+@pytest.mark.parametrize("closure", [True, False])
+def test_a_sum_over_the_batch(closure: bool) -> None:
+    [text] = told(train(0.001, closure=closure, reduction="sum", steps=3))
+    assert 'Use .mean(), or reduction="mean"' in text
+
+
+SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "by hand": lambda output, y: (output - y).square().sum(),
+    "halves": lambda output, y: (0.5 * (output - y) ** 2).sum(),
+    "likelihood": lambda output, y: -torch.distributions.Normal(output, 1.0).log_prob(y).sum(),
+    "over targets, then over the batch": lambda output, y: (output - y).abs().sum(1).sum(),
+}
+MEANS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": lambda output, y: (output - y).square().mean(),
+    "divided": lambda output, y: (output - y).square().sum() / len(y),
+    "over targets, then a mean": lambda output, y: (output - y).square().sum(1).mean(),
+    "a mean, then over targets": lambda output, y: (output - y).square().mean(0).sum(),
+    "two losses": lambda output, y: torch.stack([(output - y).square().mean(), (output - y).abs().mean()]).sum(),
+    "scaled": lambda output, y: 2.0**16 * (output - y).square().mean(),
+}
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("name", [*SUMS, *MEANS])
+def test_sums_written_by_hand(name: str, late: bool) -> None:
+    """In a block of sampled(), with the backward pass inside or after it."""
+    model, x, y = problem()
+    optimizer = lb.AffineBLR(model.parameters(), 0.001, data_size=64)
+
+    def run() -> None:
+        with optimizer.sampled():
+            loss = {**SUMS, **MEANS}[name](model(x), y)
+            if not late:
+                loss.backward()
+        if late:
+            loss.backward()
+        optimizer.step()
+
+    assert len(told(run)) == (name in SUMS)
+
+
+def test_a_problem_without_data_is_no_sum_over_a_batch() -> None:
+    theta = nn.Parameter(torch.zeros(5))
+    optimizer = lb.AffineBLR([theta], 0.001, data_size=1)
+
+    def run() -> None:
+        with optimizer.sampled():
+            (theta - 3).square().sum().backward()
+        optimizer.step()
+
+    assert told(run) == []
+
+
+def test_nothing_is_left_on_the_parameters() -> None:
+    model, x, y = problem()
+    optimizer = lb.AffineBLR(model.parameters(), 0.001, data_size=64)
+    with optimizer.sampled():
+        (model(x) - y).square().mean().backward()
+    optimizer.step()
+    assert all(not p._backward_hooks for p in model.parameters())

@@ -30,6 +30,7 @@ from ..variational.progress import ProgressBar
 from . import checkpoint
 from .defaults import resolved
 from .display import Display
+from .free_energy import free_energy
 from .learner import Learner, distributed, posterior_of
 from .own_data import OwnData, as_dataset, data_of, keep_data
 from .precision import autocast
@@ -190,7 +191,10 @@ class _Session:
         }
         progress.batch, progress.loss_sum = 0, 0.0
         if progress.epoch % settings.evaluate_every == 0 or progress.epoch == settings.epochs:
-            line |= evaluate(posterior_of(optimizer, self.network), self.learner.dataset, predictive_samples(settings))
+            posterior = posterior_of(optimizer, self.network)
+            line |= evaluate(posterior, self.learner.dataset, predictive_samples(settings))
+            if progress.epoch == settings.epochs:
+                line |= free_energy(posterior, self.learner.dataset, settings)
         progress.lines.append(line)
         return line
 

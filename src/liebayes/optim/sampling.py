@@ -117,6 +117,7 @@ class SamplingOptimizer(Optimizer):
         progress = self._progress
         before, progress.phase, self._buffers.in_use = progress.phase, Phase.SAMPLING, True
         try:
+            self._watch.listen([] if self._stores.sharded else progress.parameters)
             keep = self._buffers.alias if late_backward else None
             with self._stores.installed(keep), self.rule.observing(progress.parameters, again=again):
                 yield
@@ -271,7 +272,6 @@ class SamplingOptimizer(Optimizer):
             for part in parts:
                 with self._sample_in_module(late_backward=False), torch.enable_grad():
                     losses.append(closure(*part))
-                self._watch.see_closure(losses[0])
                 if self.mc_samples > 1:
                     self._fold(watch=False)
             progress = self._progress

@@ -358,12 +358,19 @@ def prior_gradient(prior: Callable[..., Any], theta: Tensor) -> Tensor:
 
 
 def starting_state(p: Tensor, settings: Settings, rule: Rule) -> ParameterState:
-    """The state of a parameter before its first step; with a posterior as prior, training starts with its widths."""
+    """The state of a parameter before its first step.
+
+    With a posterior as prior, training starts with its widths; where `start_width` is narrower, with that: weights that
+    earlier data have left open start as without a prior, not with the noise of all they may be.
+    """
     state, prior = rule.start(p, settings), settings["prior"]
     if isinstance(prior, PosteriorPrior) and "log_scale" in state:
         width = prior.log_width(p, settings["base"].stddev)
         if width is not None and width.shape == state["log_scale"].shape:
-            state["log_scale"] = in_layout_of(p, width.to(state["log_scale"].dtype))
+            width = width.to(state["log_scale"].dtype)
+            if settings["start_width"] is not None and not rule.prior_in_covector:
+                width = torch.minimum(width, state["log_scale"])
+            state["log_scale"] = in_layout_of(p, width)
     return state
 
 

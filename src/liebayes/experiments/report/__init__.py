@@ -39,6 +39,7 @@ def report_page(found: Sequence[Evidence], image: int = 0) -> str:
     parts = [
         Section("summary", "Summary", tables=[tables.summary(found)]),
         *([_averaging(found)] if not all(run.is_point for run in found) else []),
+        *_free_energy(found),
         *(section for section in sections(found, image) if section.pictures),
         Section("settings", "Settings", tables=tables.settings(found)),
     ]
@@ -48,6 +49,12 @@ def report_page(found: Sequence[Evidence], image: int = 0) -> str:
 def _averaging(found: Sequence[Evidence]) -> Section:
     lead = "What predictions gain from averaging over samples of the weights instead of using the point estimate."
     return Section("averaging", "Point and average", lead, [tables.averaging(found)], points=tables.hurt(found))
+
+
+def _free_energy(found: Sequence[Evidence]) -> list[Section]:
+    lead = "What training minimises: the loss expected under the posterior, plus how far it has gone from the prior."
+    table = tables.energies(found)
+    return [] if table is None else [Section("free-energy", "Free energy", lead, [table])]
 
 
 def write_pictures(

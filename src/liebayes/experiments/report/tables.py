@@ -33,6 +33,8 @@ def summary(runs: Sequence[Evidence]) -> Table:
         rows.append([_name(run), *words, *cells, Cell(epochs), Cell(duration(run.seconds))])
     samples = sorted({run.settings.predictive_samples for run in runs if not run.is_point})
     notes = ["Small: 95 % intervals, by resampling the test data."]
+    if any(figure.name == "ece" for figure in task.figures):
+        notes.append("On few data the ECE is too large by chance; its interval is corrected for that, and may lie below it.")
     if len(runs) > 1 and comparable(runs):
         notes.append("Bold: no run is better, and another is worse, beyond chance on these test data.")
     if samples:
@@ -80,11 +82,33 @@ def hurt(runs: Sequence[Evidence]) -> list[str]:
     """A sentence for every run that averaging made worse."""
     return [
         f"Averaging over the posterior makes {run.name} worse: NLL {run.metrics['nll']:.4f} instead of "
-        f"{run.point_metrics['nll']:.4f} at the point. Its posterior is wider than the data allow: lower --temperature, give "
-        "a --base of a smaller scale, or train longer."
+        f"{run.point_metrics['nll']:.4f} at the point. Its posterior is wider than the data allow: {_narrower(run)}, or train "
+        "longer."
         for run in runs
         if not run.is_point and run.averaging.decided and run.averaging.value > 0
     ]
+
+
+def _narrower(run: Evidence) -> str:
+    """What makes the posterior of a rule narrower: the additive rule has no temperature, and others learn their widths."""
+    return "give a --base of a smaller scale" if run.settings.rule == "additive" else "lower --temperature"
+
+
+def energies(runs: Sequence[Evidence]) -> Table | None:
+    """The free energy of runs that have one, with two standard errors."""
+    rows = []
+    for run in runs:
+        last = run.lines[-1] if run.lines else {}
+        if "free_energy" in last:
+            total, error, kl = (last[name] for name in ("free_energy", "free_energy_error", "kl"))
+            figures = [_number(total - kl, ".4f"), _number(kl, ".4f"), _number(total, ".4f"), f"± {2 * error:.4f}"]
+            rows.append([_name(run), *map(Cell, figures), Cell(_shown(run.settings.prior_precision))])
+    note = (
+        "In nats for each training datum; lower is better, among runs on the same data. It bounds −log of the evidence, at "
+        "temperature 1 and under the prior N(0, 1/δ) of the run, so it needs no test data."
+    )
+    headings = ["Run", "Expected loss", "KL", "Free energy", "± two standard errors", "δ"]
+    return Table(headings, rows, "cards", words=(0,), note=note) if rows else None
 
 
 def outside(runs: Sequence[Evidence]) -> Table:
