@@ -25,7 +25,7 @@ def _method(name: str, **settings: Any) -> Method:
 
 
 _AFFINE: dict[str, Any] = {
-    "rule": "affine", "lr": 1.0, "scale_lr": 1.0, "scale_momentum": 0.999, "temperature": 1.0, "metric": "absorbed",
+    "rule": "affine", "lr": 0.5, "scale_lr": 1.0, "scale_momentum": 0.999, "temperature": 1.0, "metric": "absorbed",
     "max_step": 0.2,
 }  # fmt: skip
 RESNET20 = [
