@@ -215,4 +215,5 @@ def test_the_affine_defaults_bear_a_long_run_at_a_constant_step() -> None:
             loss.backward()
             optimizer.step()
     found = optimizer.posterior(model).predict(digits.normalize(digits.test_images), samples=32).probabilities
-    assert lb.metrics.accuracy(found, digits.test_labels) > 0.96
+    # 0.94 is three standard errors of 360 images below 0.97; a network that is lost has less than a half.
+    assert lb.metrics.accuracy(found, digits.test_labels) > 0.94
