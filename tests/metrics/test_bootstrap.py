@@ -1,6 +1,7 @@
 """Intervals of figures: against scipy's bootstrap, and their coverage of figures that are known."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,3 +89,9 @@ def test_auroc_of_resamples() -> None:
     columns = torch.randint(20, (50, 20), generator=torch.Generator().manual_seed(4))
     by_hand = [auroc(inside[i], outside[j]) for i, j in zip(rows, columns, strict=True)]
     torch.testing.assert_close(found.tolist(), by_hand)
+
+
+@pytest.mark.parametrize("wrong", [{"number": []}, {"number": 0}, {"seed": 0.5}])
+def test_numbers_of_resamples_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="number must be at least 1 and seed a whole number"):
+        auroc_replicates(torch.rand(5), torch.rand(5), **wrong)

@@ -100,6 +100,7 @@ def test_initial_signals_neither_vanish_nor_explode(make) -> None:
         (lambda: resnet20((3, 32)), "height, width"),
         (lambda: resnet20(classes=0), "classes"),
         (lambda: FilterResponseNorm(0), "at least 1"),
+        (lambda: FilterResponseNorm(True), "at least 1 .* True"),
         (lambda: FilterResponseNorm(1, initial_threshold=math.nan), "finite"),
         (lambda: FilterResponseNorm(3)(torch.zeros(1, 4, 2, 2)), "3 channels"),
     ],

@@ -111,6 +111,8 @@ def auroc_replicates(scores_inside: Tensor, scores_outside: Tensor, number: int 
 
 def _weights(inputs: int, number: int, seed: int) -> Iterator[Tensor]:
     """The share of every input in each resample, some resamples at a time: (resamples, inputs)."""
+    if type(number) is not int or type(seed) is not int or number < 1 or not -1 << 63 <= seed < 1 << 64:
+        raise ValueError(f"number must be at least 1 and seed a whole number of 64 bits, but got {number!r} and {seed!r}.")
     generator = torch.Generator().manual_seed(seed)
     for start in range(0, number, _CHUNK):
         rows = min(_CHUNK, number - start)

@@ -29,8 +29,8 @@ class FilterResponseNorm(nn.Module):
 
     def __init__(self, channels: int, *, eps: float = 1e-6, threshold: bool = True, initial_threshold: float = 0.0) -> None:
         super().__init__()
-        if not (isinstance(channels, int) and 0 < channels < 1 << 31 and isinstance(eps, numbers.Real) and eps > 0):
-            raise ValueError(f"channels must be at least 1 and eps positive, but got {channels} and {eps}.")
+        if type(channels) is not int or not 0 < channels < 1 << 31 or not isinstance(eps, numbers.Real) or not eps > 0:
+            raise ValueError(f"channels must be at least 1 and eps positive, but got {channels!r} and {eps!r}.")
         if not (isinstance(initial_threshold, numbers.Real) and abs(initial_threshold) <= torch.finfo(torch.float32).max):
             raise ValueError(f"initial_threshold must be a finite number, but got {initial_threshold}.")
         self.channels = channels
