@@ -13,7 +13,8 @@ import torch
 from formats import brief, cut, flipped, load, refused, without_checksum
 
 from liebayes import data
-from liebayes.data import IncompleteDataWarning, MissingDataError
+from liebayes.data import DataFileError, IncompleteDataWarning, MissingDataError
+from liebayes.data.pickles import read_pickle
 
 PUBLISHED = {
     ("cifar10", "binary"): ("cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
@@ -164,6 +165,16 @@ class Attack:
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return self.call
+
+
+def test_pickles_cannot_ask_for_all_memory(tmp_path: Path) -> None:
+    """LONG_BINPUT with a number near 2³²: Python's unpickler makes room for as many objects, 64 GB."""
+    content = formats.cifar_python(torch.zeros(1, 3072, dtype=torch.uint8), labels=[1])
+    far = content[:2] + b"}r" + (0xFFFFFFF0).to_bytes(4, "little") + b"0" + content[2:]
+    path = tmp_path / "data_batch_1"
+    assert set(read_pickle(path, content)) >= {"labels", "data"}
+    with pytest.raises(DataFileError, match="instruction 3 remembers an object as number 4,294,967,280"):
+        read_pickle(path, far)
 
 
 @pytest.mark.parametrize("function", [os.system, eval, exec, os.mkdir, getattr, __import__])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,6 +90,7 @@ class _Unpickler(pickle.Unpickler):
 def read_pickle(path: Path, content: bytes | bytearray) -> dict[str, object]:
     """The dictionary in a pickle of lists, numbers, strings and byte arrays; keys as strings, arrays as uint8 tensors."""
     try:
+        _require_plain_memo(bytes(content))
         # Strings of Python 2 may hold any bytes.
         loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except MemoryError as error:
@@ -98,6 +100,13 @@ def read_pickle(path: Path, content: bytes | bytearray) -> dict[str, object]:
     if not isinstance(loaded, dict):
         raise DataFileError(path, f"expected a pickled dictionary, but a {type(loaded).__name__} came")
     return {_text(key): _tensor(path, value) if isinstance(value, _Array) else value for key, value in loaded.items()}
+
+
+def _require_plain_memo(content: bytes) -> None:
+    """Refuses a pickle that remembers an object under a far number: the unpickler would fill memory up to it."""
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(content), 1):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > count:
+            raise pickle.UnpicklingError(f"its instruction {count:,} remembers an object as number {argument:,}")
 
 
 def _text(value: object) -> str:
