@@ -44,7 +44,7 @@ class Display:
 
     def _speed(self, bounded: int) -> str:
         speed = self._steps * self.images_per_step / max(time.monotonic() - self._began, 1e-9)
-        return f"{speed:,.0f} images/s" + (f"  {bounded:,} bounded" if bounded else "")
+        return f"{speed:,.0f} examples/s" + (f"  {bounded:,} bounded" if bounded else "")
 
 
 def duration(seconds: float) -> str:
