@@ -320,6 +320,24 @@ def test_widths_turn_about_the_mean(group: LieGroup[Any]) -> None:
     torch.testing.assert_close(after.mean, before.mean, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("group", [TriangularAffine(), Kronecker()], ids=repr)
+@pytest.mark.parametrize("width", [1e-2, 1e-4])
+def test_a_small_step_is_not_rounded_as_the_weights_are(group: LieGroup[Any], width: float) -> None:
+    """The first step is along the gradient, whatever the widths: AAᵀM, far smaller than the weights, keeps its digits."""
+    shape = (6,) if isinstance(group, TriangularAffine) else (2, 3)
+    p = nn.Parameter(torch.ones(shape))
+    optimizer = optimizer_for([p], group, prior=0.0, start_width=width, lr=1.0)
+    gradient = torch.linspace(-1.0, 2.0, 6).reshape(shape)
+
+    def closure() -> None:
+        p.grad = gradient.clone()
+
+    optimizer.step(closure)
+    expected = gradient / gradient.square().mean().sqrt() * optimizer.state[p]["unit"]
+    rounding = 8 * torch.finfo(p.dtype).eps  # of the weight and of the few products that make a step, all of them near 1
+    torch.testing.assert_close(1.0 - p.detach(), expected, rtol=0.0, atol=rounding)
+
+
 @pytest.mark.parametrize("group", [DiagonalAffine(), Kronecker()], ids=repr)
 def test_the_length_of_a_step(group: LieGroup[Any]) -> None:
     """lr over the inputs, or times size/√inputs, whatever the loss, N and the width are; elementwise it grows to that."""

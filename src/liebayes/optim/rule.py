@@ -296,7 +296,8 @@ class GaussNewtonRule(Rule):
             direction = direction * self.free(elements, settings)
             squares = (state["traces"] if elements.steps else traces)[2]
         else:
-            direction = group.act(g, direction) - shift
+            centred = g._replace(**{group.shift_block: torch.zeros_like(shift)})  # Av + b − b would have b's rounding
+            direction = group.act(centred, direction)
             squares = direction.square().sum()
         size = (squares / direction.numel()).sqrt().clamp_min(torch.finfo(direction.dtype).tiny)
         direction = direction / size
