@@ -8,8 +8,9 @@ them. Other Pythons with a torch of their own run the numerics: `--pythons`, LIE
 that has torch, pytest, pytest-xdist and hypothesis but no numpy is the package without extras: what needs them is skipped.
 
 Processors differ in the last digits of what they compute; nothing here may depend on those. The last result is stored as
-results/test_matrix.json and .md, after every cell: a run that was interrupted goes on where it was, and cells that are stored
-for the present code are not run again. With --only nothing is stored, unless a folder is named. Standard library only.
+results/test_matrix.json and .md, after every cell, with its commit: a run that was interrupted goes on where it was, and cells
+that are stored for the present code are not run again. With --only nothing is stored, unless a folder is named. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -164,11 +165,13 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(f"{cell.name:16} {describe(cell)}" for cell in known_cells.values()))
         return 0
     folder = asked.results or (None if asked.only else ROOT / "results")
-    result = start(folder, asked.only)
+    result, now = start(folder, asked.only), code()
     for cell in chosen:
         known = result["cells"].get(cell.name)
-        if known is None or known["outcome"] == "skipped" or asked.again:  # what was missing may be there now
-            known = result["cells"][cell.name] = run(cell, asked.only or list(cell.only), asked.workers)
+        stale = known is None or known["code"] != now or known["outcome"] == "skipped"  # what was missing may be there now
+        if stale or asked.again:
+            ran = run(cell, asked.only or list(cell.only), asked.workers)
+            known = result["cells"][cell.name] = {**ran, "code": now}
             if folder is not None:
                 store(result, folder)
         print(line(cell.name, known), flush=True)
@@ -182,12 +185,12 @@ def describe(cell: Cell) -> str:
 
 
 def start(folder: Path | None, only: list[str] | None) -> dict[str, Any]:
-    """What is stored for this code and these tests, or an empty result."""
-    result = {"command": "make test-matrix", "code": code(), "cpu": cpu(), "only": only, "cells": {}}
+    """What is stored for this processor and these tests, or an empty result."""
+    result = {"command": "make test-matrix", "cpu": cpu(), "only": only, "cells": {}}
     stored = folder / "test_matrix.json" if folder else None
     if stored is not None and stored.exists():
         before = json.loads(stored.read_text())
-        if all(before.get(key) == result[key] for key in ("code", "cpu", "only")):
+        if all(before.get(key) == result[key] for key in ("cpu", "only")):
             return before
     return result
 
@@ -273,18 +276,18 @@ def page(result: dict[str, Any]) -> str:
     lines = [
         "# The test suite on a matrix of settings",
         "",
-        f"`{result['command']}` at {result['code']}, on {result['cpu']}; "
+        f"`{result['command']}` on {result['cpu']}; "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + (f"; only {', '.join(result['only'])}" if result["only"] else "")
         + ".",
         "",
-        "| cell | what differs | outcome | passed | failed | skipped | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| cell | commit | what differs | outcome | passed | failed | skipped | seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, found in cells:
         numbers = [str(found.get(key, "")) for key in ("passed", "failed", "skipped", "seconds")]
         outcome = found["outcome"] + (f": {found['why'].splitlines()[-1]}" if found.get("why") else "")
-        lines.append(f"| {name} | `{found.get('command', '')}` | {outcome} | {' | '.join(numbers)} |")
+        lines.append(f"| {name} | {found['code']} | `{found.get('command', '')}` | {outcome} | {' | '.join(numbers)} |")
     lost = [f"- {name}: `{test}`" for name, found in cells for test in found.get("failures", [])]
     return "\n".join([*lines, *(["", "Failed:", "", *lost] if lost else [])]) + "\n"
 

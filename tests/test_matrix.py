@@ -28,7 +28,9 @@ def run(tests: Path, *cells: str) -> int:
     return matrix.main(["--workers", "0", "--only", str(tests), "--results", str(tests.parent / "results"), "--cells", *cells])
 
 
-def test_a_cell_is_counted_stored_and_not_run_again(tests: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_is_counted_stored_and_not_run_again(
+    tests: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run(tests, "kernel-off") == 1
     said = capsys.readouterr().out
     assert "kernel-off       failed" in said
@@ -40,6 +42,9 @@ def test_a_cell_is_counted_stored_and_not_run_again(tests: Path, capsys: pytest.
     tests.unlink()  # another run would find nothing
     assert run(tests, "kernel-off") == 1
     assert capsys.readouterr().out == said
+    monkeypatch.setattr(matrix, "code", lambda: "another commit")  # whose result this is not
+    assert run(tests, "kernel-off") == 1
+    assert "test_failure" not in capsys.readouterr().out
 
 
 def test_what_the_machine_lacks_is_skipped(tests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
