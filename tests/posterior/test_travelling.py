@@ -103,8 +103,11 @@ def test_export_inside_a_block_is_refused(strict: bool) -> None:
     """Without the refusal the program holds the point after the block."""
     model = Net().eval()
     posterior = posterior_of(model, base=Normal(0.5))
+    said = r"cannot be exported or traced inside posterior\.sampled"
+    if strict and not hasattr(torch.compiler, "is_exporting"):
+        said = "whole graph export"  # of torch 2.6 itself, which cannot export modules with hooks
     with posterior.sampled() as drawn:
-        with pytest.raises(Exception, match=r"cannot be exported or traced inside posterior\.sampled"):
+        with pytest.raises(Exception, match=said):
             torch.export.export(drawn, (X,), strict=strict)
         with pytest.raises(RuntimeError, match=r"Export posterior\.sample_module"):
             torch.jit.trace(drawn, (X,))

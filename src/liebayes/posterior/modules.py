@@ -72,7 +72,11 @@ def export_refused(model: nn.Module) -> Iterator[None]:
         handle.remove()
 
 
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # torch 2.6 has none
+def _flag_of_export() -> bool:
+    return getattr(torch.compiler, "_is_compiling_flag", False)
+
+
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", _flag_of_export)  # torch 2.6 has only the flag
 
 
 def refuse_sharded(model: nn.Module) -> None:
