@@ -278,6 +278,20 @@ def test_vectors_are_a_group_of_their_own() -> None:
     assert lb.KroneckerBLR(network().parameters(), data_size=9, prior=2.0).param_groups[0]["temperature"] == 1.0
 
 
+def test_a_step_on_a_large_embedding_is_no_longer_than_on_other_matrices() -> None:
+    """Steps are in units of size/√inputs, and embeddings start with a size of 1: no unit is above 1/inputs."""
+    embedding, linear = nn.Embedding(50, 16), nn.Linear(16, 4, bias=False)
+    size = float(linear.weight.detach().square().mean().sqrt())
+    optimizer = lb.AffineBLR([embedding.weight, linear.weight], data_size=10)
+    with optimizer.sampled():
+        linear(embedding(torch.arange(50))).square().mean().backward()
+    optimizer.step()
+    units = [optimizer.state[p]["unit"] for p in (embedding.weight, linear.weight)]
+    assert units[0] == 1 / 16
+    assert units[1] == pytest.approx(size / math.sqrt(16), rel=1e-5)  # float32
+    assert units[1] < 1 / 16
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_parameters_from_a_generator(named: bool) -> None:
     """Which is used up by looking at it: matrices alone, vectors alone, and both."""

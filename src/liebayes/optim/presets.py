@@ -135,8 +135,8 @@ class AffineBLR(LieGroupBLR):
     Widths A come from squares of gradients at the level of the paper's own covector (`curvature="gauss-newton"`,
     docs/curvature.md), and steps on b are Adam's in units of each tensor. The defaults:
 
-    - `lr=2.0`: a step changes a weight by about 2/√inputs of the size its tensor started with, whatever the loss, N, the
-      base and the widths are; it grows to that over the first 20 steps. Schedule it to zero.
+    - `lr=2.0`: a step changes a weight by about 2/√inputs of the size its tensor started with, and by 2/inputs at most,
+      whatever the loss, N, the base and the widths are; it grows to that over the first 20 steps. Schedule it to zero.
     - `prior=None`: a precision of 0.7, and widths of at most the size that each tensor started with. With a prior that
       is given, `temperature=None` is 1, the posterior itself; otherwise it is 0.01, a cold posterior: at 1 the widths of deep
       networks cost more than they give.

@@ -328,10 +328,11 @@ def starting_size(p: Tensor, settings: Settings) -> float:
 
 
 def step_unit(p: Tensor, settings: Settings) -> float:
-    """What a step of 1 is: for matrix groups 1/inputs, for elementwise groups size/√inputs; for vectors a mean over matrices.
+    """What a step of 1 is: for matrix groups 1/inputs, for elementwise groups at most that, size/√inputs; for vectors a mean.
 
     A step of 1/inputs that all inputs of a unit share changes its output by 1 if they are 1; one of size/√inputs changes it by
-    what its starting weights give. (In networks of torch's own initial sizes the second is 1/√3 of the first.)
+    what its starting weights give. In networks of torch's own initial sizes the second is 1/√3 of the first. Embeddings start
+    with a size of 1, whatever their number of columns: for them it would be many times the first.
     """
     if p.ndim < 2:
         return settings["typical_unit"]
@@ -340,7 +341,7 @@ def step_unit(p: Tensor, settings: Settings) -> float:
 
 def unit_of(size: float, inputs: float, settings: Settings) -> float:
     """The unit of a matrix."""
-    return size / math.sqrt(inputs) if settings["group"].elementwise else 1 / inputs
+    return min(size / math.sqrt(inputs), 1 / inputs) if settings["group"].elementwise else 1 / inputs
 
 
 def root_mean_square(*tensors: Tensor) -> float:
