@@ -83,6 +83,7 @@ def test_a_table_from_training_to_predictions(case: str, here: Path, capsys: Cap
             assert row["labels"] == [name for name, p in row["probabilities"].items() if p > 0.5]
         else:
             assert row["class"] in ("0", "1")
+            assert row["confidence"] == row["probabilities"][row["class"]] == max(row["probabilities"].values())
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,34 @@ def test_bad_input_is_one_line_and_leaves_nothing(words: str, said: str, here: P
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (here / "run").exists()
+
+
+@pytest.mark.parametrize("rule", ["affine", "kronecker"])
+def test_a_folder_of_images_from_training_to_a_report(rule: str, here: Path, capsys: Captured) -> None:
+    """Also when the folder has been moved since."""
+    image = pytest.importorskip("PIL.Image")
+    for name, level in (("dark", 40), ("light", 200)):
+        (here / "old" / "pets" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.random.default_rng(number).integers(level - 40, level + 40, (8, 8, 3)).astype(np.uint8)
+            image.fromarray(pixels).save(here / "old" / "pets" / name / f"{number}.png")
+    quick = ["--model", "mlp", "--rule", rule, *QUICK]
+    assert main(["train", "--dataset", str(here / "old" / "pets"), *quick, "--output", "run"]) == 0
+    capsys.readouterr()
+    (here / "old").rename(here / "new")
+    assert main(["evaluate", "run"]) != 0
+    error = capsys.readouterr().err.strip()
+    assert "which is no longer there. Put it back, or name the folder that it is in now with --data-dir" in error
+    assert len(error.splitlines()) == 1
+    moved = ["--data-dir", str(here / "new")]
+    assert main(["evaluate", "run", *moved]) == 0
+    assert "changed since" not in capsys.readouterr().err
+    assert main(["predict", "run", str(here / "new" / "pets" / "dark"), *moved]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 10
+    assert {tuple(row["probabilities"]) for row in rows} == {("dark", "light")}
+    assert main(["report", "run", *moved, "--output", "page.html"]) == 0
+    assert "Standard deviations" in (here / "page.html").read_text(encoding="utf-8")
 
 
 def test_arrays_from_python_are_stored_with_the_run(here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

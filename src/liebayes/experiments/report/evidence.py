@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -176,17 +177,22 @@ def _spread(family: Any) -> Tensor:
     try:
         return family.stddev
     except ValueError:  # Cauchy
-        log_scale, _ = family.group.log_scale_and_shift(family.element)
-        return log_scale.exp() * family.base.scale
+        return _log_scale(family).exp() * family.base.scale
+
+
+def _log_scale(family: Any) -> Tensor:
+    """How much wider than the base every weight is. Of groups that correlate weights, by the width of its marginal."""
+    if not hasattr(family.group, "log_scale_and_shift"):
+        return family.stddev.log() - math.log(family.base.stddev)
+    return family.group.log_scale_and_shift(family.element)[0]
 
 
 def _mean_and_entropy(family: Any) -> tuple[Tensor, Tensor]:
-    log_scale, shift = family.group.log_scale_and_shift(family.element)
     try:
         mean = family.mean
     except ValueError:
-        mean = shift
-    return mean.abs(), family.base.entropy + log_scale
+        mean = family.group.log_scale_and_shift(family.element)[1]
+    return mean.abs(), family.base.entropy + _log_scale(family)
 
 
 def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None = None) -> list[Evidence]:
