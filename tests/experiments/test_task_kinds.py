@@ -13,6 +13,7 @@ import torch
 from liebayes import metrics
 from liebayes.cli import main
 from liebayes.experiments import RunDirectory, TrainSettings, open_run, resume, train
+from liebayes.experiments.report.evidence import comparable, gather
 from liebayes.experiments.run_directory import RunError
 
 pandas = pytest.importorskip("pandas")
@@ -166,6 +167,20 @@ def test_arrays_from_python_are_stored_with_the_run(here: Path, capsys: Captured
     with pytest.raises(RunError, match=r"too large to store.*open_run\(run, dataset=\.\.\.\)"):
         open_run(large)
     assert open_run(large, dataset=tuple(parts))[1].kind == "regression"  # pyright: ignore[reportArgumentType]
+
+
+def test_each_run_on_arrays_is_reported_on_its_own(here: Path) -> None:
+    """All of them have the same name of a data set."""
+    parts = torch.randn(4, 20, 3, generator=torch.Generator().manual_seed(0))
+    for name, start in (("one", 0), ("again", 0), ("other", 2)):
+        x, test = parts[start], parts[start + 1]
+        content = (x, x.sum(1), test, test.sum(1))
+        train(TrainSettings(rule="sgd", epochs=1, output=here / name), content)  # pyright: ignore[reportArgumentType]
+    one, again, other = gather([here / "one", here / "again", here / "other"])
+    assert torch.equal(one.dataset.test_images, parts[1])
+    assert torch.equal(other.dataset.test_images, parts[3])
+    assert comparable([one, again])
+    assert not comparable([one, other])
 
 
 def test_names_are_whole_in_a_pipe(here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from ... import data
 from ...metrics import Interval, Statistic, auroc, auroc_replicates, difference, interval, replicates
 from ...posterior import Posterior
 from ..load_run import at_point, open_run
-from ..run_directory import RunDirectory
+from ..run_directory import RunDirectory, fingerprint
 from ..settings import SettingsError, TrainSettings
 from ..tasks import Task, task_of
 from ..train import predictive_samples
@@ -199,20 +199,19 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
     """Loads runs and predicts with them. Runs of one data set share it, and the out-of-distribution images."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
-    outsides: dict[tuple[str, Path | None, int], tuple[data.Dataset, Outside]] = {}
+    outsides: dict[str, tuple[data.Dataset, Outside]] = {}
     found = []
     names = run_names(paths)
     for number, (path, name, slug) in enumerate(zip(paths, names, slugs(names), strict=True)):
         posterior, dataset, settings = open_run(path, data_dir)
         directory = RunDirectory(path)
-        place = (settings.dataset, data_dir or settings.data_dir, settings.held_out)
         classes = dataset.kind == "classification"
-        if place not in outsides:
-            outsides[place] = (
-                dataset,
-                outside_images(dataset, ood, place[1]) if classes else Outside("", dataset.test_images[:0]),
-            )
-        dataset, outside = outsides[place]
+        known = f"{dataset.name} {fingerprint(dataset)}"  # names alone will not do: all tensors of Python's have the same
+        if known not in outsides:
+            there = data_dir or settings.data_dir
+            images = outside_images(dataset, ood, there) if classes else Outside("", dataset.test_images[:0])
+            outsides[known] = dataset, images
+        dataset, outside = outsides[known]
         samples, task = predictive_samples(settings), task_of(dataset)
         inputs = dataset.normalize(dataset.test_images)
         elsewhere = posterior.predict(dataset.normalize(outside.images), samples, batch_size=BATCH) if classes else None
@@ -239,7 +238,7 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
 
 def comparable(runs: Sequence[Evidence]) -> bool:
     """Whether the figures of runs can be compared, because they share a data set."""
-    return len({run.dataset.name for run in runs}) == 1
+    return all(run.dataset is runs[0].dataset for run in runs)
 
 
 def slugs(names: Sequence[str]) -> list[str]:
