@@ -175,7 +175,7 @@ def test_each_run_on_arrays_is_reported_on_its_own(here: Path) -> None:
     for name, start in (("one", 0), ("again", 0), ("other", 2)):
         x, test = parts[start], parts[start + 1]
         content = (x, x.sum(1), test, test.sum(1))
-        train(TrainSettings(rule="sgd", epochs=1, output=here / name), content)  # pyright: ignore[reportArgumentType]
+        train(TrainSettings(rule="sgd", epochs=1, output=here / name), content)
     one, again, other = gather([here / "one", here / "again", here / "other"])
     assert torch.equal(one.dataset.test_images, parts[1])
     assert torch.equal(other.dataset.test_images, parts[3])
