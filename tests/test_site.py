@@ -82,6 +82,15 @@ def test_links_have_titles_not_names_of_files(site: dict[Path, Links]) -> None:
     assert not {name: texts for name, texts in found.items() if texts}
 
 
+def test_no_markdown_is_left(site: dict[Path, Links]) -> None:
+    """A fence or a box that the site does not know stands there as text, and so does what was meant to be in it."""
+    for page in site:
+        text = page.read_text(encoding="utf-8")
+        assert "```" not in text, page.name
+        assert "<li>[ ]" not in text, page.name
+        assert not re.search(r"<p>(from [\w.]+ )?import \w", text), page.name
+
+
 def test_every_page_is_there(site: dict[Path, Links]) -> None:
     names = {page.name for page in site}
     assert {Path(page).stem + ".html" for page in PAGES} - {"README.html"} <= names

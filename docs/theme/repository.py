@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
+LAUNCHED = re.compile(r"^(```python) torchrun$", re.MULTILINE)
 NAMED = re.compile(r"\[[\w./-]+\.md(\]\()([^)#\s]+\.md)")
 OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "CITATION.cff"]
 
@@ -57,7 +58,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links between docs/ and the rest of the repository, as the site has them."""
+    """Links between docs/ and the rest of the repository, as the site has them; and what only GitHub reads as we mean it.
+
+    A fence with two words is no fence to mkdocs, and a figure should not part from its error at the end of a line.
+    """
+    markdown = LAUNCHED.sub(r"\1", markdown).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
     home = _home(page.file.src_uri)
     if home is None:
         return markdown

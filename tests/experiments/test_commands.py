@@ -97,7 +97,7 @@ def test_predict_takes_pictures_and_arrays(runs: Path, tmp_path: Path, capsys: C
     assert [entry["input"] for entry in pictures] == list(map(str, same_picture))
     assert [entry["input"] for entry in arrays] == [f"{tmp_path / 'array.npy'}[0]", f"{tmp_path / 'array.pt'}[0]"]
     assert len({json.dumps(entry["probabilities"]) for entry in [*arrays, *pictures, *inverted]}) == 1
-    assert abs(sum(arrays[0]["probabilities"]) - 1) < 1e-4  # pyright: ignore
+    assert abs(sum(arrays[0]["probabilities"].values()) - 1) < 1e-4  # pyright: ignore
     assert predicted(capsys, run, picture(tmp_path, "e.png", invert=True))[0]["probabilities"] != arrays[0]["probabilities"]
 
 

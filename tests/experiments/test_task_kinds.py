@@ -13,6 +13,7 @@ import torch
 from liebayes import metrics
 from liebayes.cli import main
 from liebayes.experiments import RunDirectory, TrainSettings, open_run, resume, train
+from liebayes.experiments.report.evidence import comparable, gather
 from liebayes.experiments.run_directory import RunError
 
 pandas = pytest.importorskip("pandas")
@@ -83,6 +84,7 @@ def test_a_table_from_training_to_predictions(case: str, here: Path, capsys: Cap
             assert row["labels"] == [name for name, p in row["probabilities"].items() if p > 0.5]
         else:
             assert row["class"] in ("0", "1")
+            assert row["confidence"] == row["probabilities"][row["class"]] == max(row["probabilities"].values())
 
 
 @pytest.mark.parametrize(
@@ -111,6 +113,34 @@ def test_bad_input_is_one_line_and_leaves_nothing(words: str, said: str, here: P
     assert not (here / "run").exists()
 
 
+@pytest.mark.parametrize("rule", ["affine", "kronecker"])
+def test_a_folder_of_images_from_training_to_a_report(rule: str, here: Path, capsys: Captured) -> None:
+    """Also when the folder has been moved since."""
+    image = pytest.importorskip("PIL.Image")
+    for name, level in (("dark", 40), ("light", 200)):
+        (here / "old" / "pets" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.random.default_rng(number).integers(level - 40, level + 40, (8, 8, 3)).astype(np.uint8)
+            image.fromarray(pixels).save(here / "old" / "pets" / name / f"{number}.png")
+    quick = ["--model", "mlp", "--rule", rule, *QUICK]
+    assert main(["train", "--dataset", str(here / "old" / "pets"), *quick, "--output", "run"]) == 0
+    capsys.readouterr()
+    (here / "old").rename(here / "new")
+    assert main(["evaluate", "run"]) != 0
+    error = capsys.readouterr().err.strip()
+    assert "which is no longer there. Put it back, or name the folder that it is in now with --data-dir" in error
+    assert len(error.splitlines()) == 1
+    moved = ["--data-dir", str(here / "new")]
+    assert main(["evaluate", "run", *moved]) == 0
+    assert "changed since" not in capsys.readouterr().err
+    assert main(["predict", "run", str(here / "new" / "pets" / "dark"), *moved]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 10
+    assert {tuple(row["probabilities"]) for row in rows} == {("dark", "light")}
+    assert main(["report", "run", *moved, "--output", "page.html"]) == 0
+    assert "Standard deviations" in (here / "page.html").read_text(encoding="utf-8")
+
+
 def test_arrays_from_python_are_stored_with_the_run(here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(1)
     parts = [
@@ -137,6 +167,20 @@ def test_arrays_from_python_are_stored_with_the_run(here: Path, capsys: Captured
     with pytest.raises(RunError, match=r"too large to store.*open_run\(run, dataset=\.\.\.\)"):
         open_run(large)
     assert open_run(large, dataset=tuple(parts))[1].kind == "regression"  # pyright: ignore[reportArgumentType]
+
+
+def test_each_run_on_arrays_is_reported_on_its_own(here: Path) -> None:
+    """All of them have the same name of a data set."""
+    parts = torch.randn(4, 20, 3, generator=torch.Generator().manual_seed(0))
+    for name, start in (("one", 0), ("again", 0), ("other", 2)):
+        x, test = parts[start], parts[start + 1]
+        content = (x, x.sum(1), test, test.sum(1))
+        train(TrainSettings(rule="sgd", epochs=1, output=here / name), content)
+    one, again, other = gather([here / "one", here / "again", here / "other"])
+    assert torch.equal(one.dataset.test_images, parts[1])
+    assert torch.equal(other.dataset.test_images, parts[3])
+    assert comparable([one, again])
+    assert not comparable([one, other])
 
 
 def test_names_are_whole_in_a_pipe(here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

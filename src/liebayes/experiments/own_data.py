@@ -33,10 +33,10 @@ def data_of(settings: TrainSettings, run: Path, data_dir: Path | None = None) ->
         return stored_data(run / STORED)
     if data.is_path(settings.dataset):
         return data.from_path(
-            settings.dataset,
+            _found(Path(settings.dataset), run, data_dir),
             target=_names(settings.target),
             task=settings.task,
-            test=settings.test_data,
+            test=None if settings.test_data is None else _found(Path(settings.test_data), run, data_dir),
             ignore=_names(settings.ignore),
             image_size=settings.image_size,
         )
@@ -49,6 +49,18 @@ def data_of(settings: TrainSettings, run: Path, data_dir: Path | None = None) ->
             "again, from Python: liebayes.experiments.open_run(run, dataset=...), or liebayes.data.register."
         )
     return data.as_task(data.load(settings.dataset, data_dir or settings.data_dir), settings.task)
+
+
+def _found(path: Path, run: Path, data_dir: Path | None) -> Path:
+    """The user's own file: where it was in training, or in a folder it was moved to."""
+    places = [path] if data_dir is None else [data_dir / path.name, path]
+    found = next((place for place in places if place.exists()), path)
+    if (run / "settings.json").exists() and not found.exists():
+        raise RunError(
+            f"{run} was trained on {path}, which is no longer there. Put it back, or name the folder that it is in now with "
+            "--data-dir."
+        )
+    return found
 
 
 def _names(text: str | None) -> list[str]:

@@ -98,7 +98,7 @@ class Classification(Task):
             "confidence": rounded(p[best]),
             "entropy": rounded(prediction.entropy[number]),
             "mutual_information": rounded(prediction.mutual_information[number]),
-            "probabilities": [rounded(x) for x in p],
+            "probabilities": {name: rounded(x) for name, x in zip(dataset.class_names, p, strict=True)},
         }
 
 

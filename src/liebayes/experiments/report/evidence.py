@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ... import data
 from ...metrics import Interval, Statistic, auroc, auroc_replicates, difference, interval, replicates
 from ...posterior import Posterior
 from ..load_run import at_point, open_run
-from ..run_directory import RunDirectory
+from ..run_directory import RunDirectory, fingerprint
 from ..settings import SettingsError, TrainSettings
 from ..tasks import Task, task_of
 from ..train import predictive_samples
@@ -176,37 +177,41 @@ def _spread(family: Any) -> Tensor:
     try:
         return family.stddev
     except ValueError:  # Cauchy
-        log_scale, _ = family.group.log_scale_and_shift(family.element)
-        return log_scale.exp() * family.base.scale
+        return _log_scale(family).exp() * family.base.scale
+
+
+def _log_scale(family: Any) -> Tensor:
+    """How much wider than the base every weight is. Of groups that correlate weights, by the width of its marginal."""
+    if not hasattr(family.group, "log_scale_and_shift"):
+        return family.stddev.log() - math.log(family.base.stddev)
+    return family.group.log_scale_and_shift(family.element)[0]
 
 
 def _mean_and_entropy(family: Any) -> tuple[Tensor, Tensor]:
-    log_scale, shift = family.group.log_scale_and_shift(family.element)
     try:
         mean = family.mean
     except ValueError:
-        mean = shift
-    return mean.abs(), family.base.entropy + log_scale
+        mean = family.group.log_scale_and_shift(family.element)[1]
+    return mean.abs(), family.base.entropy + _log_scale(family)
 
 
 def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None = None) -> list[Evidence]:
     """Loads runs and predicts with them. Runs of one data set share it, and the out-of-distribution images."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
-    outsides: dict[tuple[str, Path | None, int], tuple[data.Dataset, Outside]] = {}
+    outsides: dict[str, tuple[data.Dataset, Outside]] = {}
     found = []
     names = run_names(paths)
     for number, (path, name, slug) in enumerate(zip(paths, names, slugs(names), strict=True)):
         posterior, dataset, settings = open_run(path, data_dir)
         directory = RunDirectory(path)
-        place = (settings.dataset, data_dir or settings.data_dir, settings.held_out)
         classes = dataset.kind == "classification"
-        if place not in outsides:
-            outsides[place] = (
-                dataset,
-                outside_images(dataset, ood, place[1]) if classes else Outside("", dataset.test_images[:0]),
-            )
-        dataset, outside = outsides[place]
+        known = f"{dataset.name} {fingerprint(dataset)}"  # names alone will not do: all tensors of Python's have the same
+        if known not in outsides:
+            there = data_dir or settings.data_dir
+            images = outside_images(dataset, ood, there) if classes else Outside("", dataset.test_images[:0])
+            outsides[known] = dataset, images
+        dataset, outside = outsides[known]
         samples, task = predictive_samples(settings), task_of(dataset)
         inputs = dataset.normalize(dataset.test_images)
         elsewhere = posterior.predict(dataset.normalize(outside.images), samples, batch_size=BATCH) if classes else None
@@ -233,7 +238,7 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
 
 def comparable(runs: Sequence[Evidence]) -> bool:
     """Whether the figures of runs can be compared, because they share a data set."""
-    return len({run.dataset.name for run in runs}) == 1
+    return all(run.dataset is runs[0].dataset for run in runs)
 
 
 def slugs(names: Sequence[str]) -> list[str]:

@@ -1,9 +1,9 @@
 """Out-of-distribution images: another data set, or altered test images, which need no file:
 
-    shuffled    the pixels of all test images in the same random order
-    noise       every pixel drawn independently from the training pixels
-    rotated     test images turned by 90 degrees
-    inverted    dark and light exchanged
+shuffled    the pixels of all test images in the same random order
+noise       every pixel drawn independently from the training pixels
+rotated     test images turned by 90 degrees
+inverted    dark and light exchanged
 """
 
 from __future__ import annotations

@@ -54,9 +54,7 @@ def html(title: str, lead: str, sections: Sequence[Section]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = FileSystemLoader(Path(__file__).parent / "templates")
-    environment = Environment(
-        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["inline_svg"] = inline_svg
     return environment.get_template("page.html").render(
         title=title,

@@ -83,8 +83,8 @@ def scale_histogram(runs: Sequence[Evidence]) -> list[Picture]:
     legend(figure, chosen)
     caption = (
         "The additive group cannot change the width of its base, so all weights have the same standard deviation. The affine "
-        "group learns one for each weight, slowly: in a short run they stay near that of the base. In the multiplicative "
-        "group it is proportional to the weight."
+        "and the Kronecker group learn them; from samples alone slowly, so that in a short run they stay near that of the "
+        "base. In the multiplicative group they are proportional to the weights."
     )
     return [Picture("scales", "Standard deviations", caption, figure)]
 
