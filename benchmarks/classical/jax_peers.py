@@ -143,6 +143,8 @@ class Guide:
         # The number of steps is an argument, so that all lengths are compiled once.
         loop = jax.jit(lambda state, steps: jax.lax.fori_loop(0, steps, lambda _, s: update(steps, s), state))
 
+        sampled = jax.jit(lambda key, parameters: guide.sample_posterior(key, parameters, sample_shape=(DRAWS,)))
+
         def run(steps: int, seed: int) -> tuple[Arrays, float]:
             state = first.init(jax.random.key(seed))
             jax.block_until_ready(loop(state, 1))
@@ -150,7 +152,7 @@ class Guide:
             state = jax.block_until_ready(loop(state, steps))
             seconds = time.process_time() - began
             parameters = first.get_params(state)
-            draws = guide.sample_posterior(jax.random.key(seed + 1), parameters, sample_shape=(DRAWS,))
+            draws = sampled(jax.random.key(seed + 1), parameters)
             return {name: np.asarray(draws[name]) for name in starts}, seconds
 
         return run
