@@ -132,17 +132,27 @@ class Guide:
             optimizer = numpyro.optim.optax_to_numpyro(optax.adam(rate))
             return SVI(joint, guide, optimizer, Trace_ELBO(num_particles=16 if self.tuned else 1))
 
+        first = svi(1)
+        first.init(jax.random.key(0))
+
+        def update(steps: Any, state: Any) -> Any:
+            now = svi(steps)
+            now.constrain_fn = first.constrain_fn  # which `init` finds, and `update` needs
+            return now.update(state)[0]
+
         # The number of steps is an argument, so that all lengths are compiled once.
-        loop = jax.jit(lambda state, steps: jax.lax.fori_loop(0, steps, lambda _, s: svi(steps).update(s)[0], state))
+        loop = jax.jit(lambda state, steps: jax.lax.fori_loop(0, steps, lambda _, s: update(steps, s), state))
+
+        sampled = jax.jit(lambda key, parameters: guide.sample_posterior(key, parameters, sample_shape=(DRAWS,)))
 
         def run(steps: int, seed: int) -> tuple[Arrays, float]:
-            state = svi(steps).init(jax.random.key(seed))
+            state = first.init(jax.random.key(seed))
             jax.block_until_ready(loop(state, 1))
             began = time.process_time()
             state = jax.block_until_ready(loop(state, steps))
             seconds = time.process_time() - began
-            parameters = svi(steps).get_params(state)
-            draws = guide.sample_posterior(jax.random.key(seed + 1), parameters, sample_shape=(DRAWS,))
+            parameters = first.get_params(state)
+            draws = sampled(jax.random.key(seed + 1), parameters)
             return {name: np.asarray(draws[name]) for name in starts}, seconds
 
         return run

@@ -12,6 +12,7 @@ import liebayes as lb
 from liebayes.bases import Laplace, Normal, Rayleigh
 from liebayes.groups import DiagonalAffine, Joint, Multiplicative, Positive, Product, TriangularAffine
 from liebayes.rule import pareto_fit, pareto_smoothed
+from liebayes.rule.importance import worst_tail
 
 
 @pytest.mark.parametrize("k", [-0.3, 0.01, 0.3, 0.7, 1.5])
@@ -57,6 +58,34 @@ def test_smoothing_changes_the_tail_only() -> None:
 def test_smoothing_where_there_is_no_tail() -> None:
     assert pareto_smoothed(torch.zeros(100))[1] == -math.inf
     assert math.isnan(pareto_smoothed(torch.randn(20))[1])
+
+
+@pytest.mark.parametrize(("own", "target"), [(4.0, 3.0), (6.0, 5.5), (3.0, 2.5)])
+def test_the_tail_that_a_width_rests_on(own: float, target: float) -> None:
+    """Draws of density ∝ x^(−a−1) for one ∝ x^(−b−1) have w ∝ x^(a−b), with k = (a − b)/a, and wx² has k = (a − b + 2)/a."""
+    generator = torch.Generator().manual_seed(0)
+    log_x = torch.empty(400_000, dtype=torch.float64).exponential_(own, generator=generator)
+    ratios = (own - target) * log_x
+    smoothed, k = pareto_smoothed(ratios)
+    other = torch.rand(len(log_x), 2, dtype=torch.float64, generator=generator)  # numbers whose deviations are bounded
+    found, deviations = worst_tail({"bounded": other, "x": log_x.exp()}, ratios, torch.softmax(smoothed, 0))
+    error = 4 * (1 + (own - target + 2) / own) / math.sqrt(3 * math.sqrt(400_000))
+    assert k == pytest.approx((own - target) / own, abs=error)
+    assert found == pytest.approx((own - target + 2) / own, abs=error)
+    torch.testing.assert_close(deviations - deviations[0], log_x.exp() - log_x[0].exp())  # those of x
+
+
+def test_a_narrowing_posterior_is_followed_or_told() -> None:
+    """x | v ~ N(0, e^−v) in eight dimensions and v ~ N(0, 1): sd 1 of v, exactly; the Gaussian is far too narrow in v."""
+
+    def loss(t: dict[str, Tensor]) -> Tensor:
+        return 0.5 * t["v"].square() + 0.5 * t["v"].exp() * t["x"].square().sum() - 4 * t["v"]
+
+    q = lb.fit(loss, start={"v": torch.tensor(0.0, dtype=torch.float64), "x": torch.zeros(8, dtype=torch.float64)})
+    found = q.diagnose(loss)
+    assert float(q.stddev["v"]) < 0.9
+    assert found.misses
+    assert not found.reliable or float(found.stddev["v"]) == pytest.approx(1.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("wider", "k"), [(1.0, -math.inf), (0.8, 0.0), (1.4, 0.49), (2.0, 0.75)])

@@ -3,7 +3,8 @@
 With draws θ ~ q and the posterior p ∝ e^(−ℓ/τ), the weights w = e^(−ℓ/τ)/q turn expectations under q into those under p, as
 long as their tail is not too heavy. The shape k of the tail is that of a generalised Pareto distribution fitted to the largest
 weights, which are then replaced by the quantiles of that fit (Pareto smoothed importance sampling: Vehtari, Simpson, Gelman,
-Yao and Gabry 2024).
+Yao and Gabry 2024). A figure E_p[h] rests on the tail of w·h, which may be heavier than that of w: so k is asked for the
+squared deviation of every parameter, too.
 """
 
 from __future__ import annotations
@@ -46,16 +47,14 @@ def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, float]:
     The tail is the min(S/5, 3√S) largest of S weights. k is −∞ if these are all equal, and NaN if S is below 25.
     """
     values, order = log_weights.double().sort()
-    total = len(values)
-    count = math.ceil(min(total / 5, 3 * math.sqrt(total)))
-    if total < 25:
+    if len(values) < 25:
         return log_weights, math.nan
     values = values - values[-1]
+    count = _tail_length(len(values))
     cutoff = values[-count - 1].exp()
-    excesses = values[-count:].exp() - cutoff
-    if float(excesses[-1]) <= 1e-12 or float(excesses[max(int(count / 4 + 0.5) - 1, 0)]) <= 0:
-        return log_weights, -math.inf if float(excesses[-1]) <= 1e-12 else math.inf
-    k, scale = pareto_fit(excesses)
+    k, scale = _tail(values[-count - 1 :])
+    if not math.isfinite(k):
+        return log_weights, k
     p = (torch.arange(1, count + 1, dtype=torch.float64) - 0.5) / count
     quantiles = -scale * torch.log1p(-p) if abs(k) < 1e-12 else scale * torch.expm1(-k * torch.log1p(-p)) / k
     smoothed = values.clone()
@@ -63,6 +62,37 @@ def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, float]:
     found = torch.empty_like(smoothed)
     found[order] = smoothed
     return (found + log_weights.double().max()).to(log_weights.dtype), k
+
+
+def _tail_length(total: int) -> int:
+    return math.ceil(min(total / 5, 3 * math.sqrt(total)))
+
+
+def _tail(largest: Tensor) -> tuple[float, float]:
+    """k and σ of a tail, from logarithms in ascending order: where the tail begins, and the numbers in it."""
+    if not math.isfinite(largest[-1]):
+        return -math.inf, math.nan  # all are 0
+    values = (largest - largest[-1]).exp()
+    excesses = values[1:] - values[0]
+    if float(excesses[-1]) <= 1e-12:
+        return -math.inf, math.nan
+    if float(excesses[max(int(len(excesses) / 4 + 0.5) - 1, 0)]) <= 0:
+        return math.inf, math.nan
+    return pareto_fit(excesses)
+
+
+def worst_tail(draws: Any, log_ratios: Tensor, weights: Tensor) -> tuple[float, Tensor]:
+    """The largest k among the tails of w·(x − E x)², for all numbers x of θ, and the deviations x − E x of that number."""
+    found, deviations = -math.inf, torch.zeros_like(weights)
+    for values in named_parts(draws).values():
+        x = values.reshape(len(values), -1).double()
+        off = x - weights @ x
+        tails = (log_ratios.unsqueeze(-1) + 2 * off.abs().log()).topk(_tail_length(len(x)) + 1, 0).values
+        for place, tail in enumerate(tails.flip(0).mT):
+            k, _ = _tail(tail)
+            if k > found:
+                found, deviations = k, off[:, place]
+    return found, deviations
 
 
 @dataclass(frozen=True)
@@ -76,7 +106,8 @@ class Diagnosis:
     """Of the family: the shape of the tail of its weights p/q, whose moments above 1/k do not exist. Below 0.5 the family is
     close to the posterior; above 0.7 its tails are too short; NaN if a loss was not finite or there are too few draws."""
     weighted_k: float
-    """The same of the weights in use, after further draws from families matched to them: up to 0.7 they can be trusted."""
+    """The largest k that the weighted figures rest on: of the weights in use, after further draws from families matched to
+    them, and of these weights times the squared deviation of each parameter. Up to 0.7 the figures can be trusted."""
     log_evidence: float
     """log ∫ e^(−ℓ/τ) dθ: the log evidence, if the loss is minus a log joint density with all its constants."""
     log_evidence_error: float
@@ -157,11 +188,12 @@ def diagnosis_of(draws: Any, log_ratios: Tensor, own: int, pareto_k: float | Non
     smoothed, k = pareto_smoothed(ratios)
     count = len(ratios)
     weights = torch.softmax(smoothed, 0)
+    figures_k = k if math.isnan(k) else max(k, worst_tail(draws, ratios, weights)[0])
     effective = 1 / float(weights.square().sum())
     spread = float((weights * count).std()) / math.sqrt(count)  # the relative error of the mean weight
     evidence = float(torch.logsumexp(smoothed, 0)) - math.log(count)
     family_k = k if pareto_k is None else pareto_k
-    return Diagnosis(family_k, k, evidence, spread, effective, draws, weights, own, _misses(draws, weights, own))
+    return Diagnosis(family_k, figures_k, evidence, spread, effective, draws, weights, own, _misses(draws, weights, own))
 
 
 def _misses(draws: Any, weights: Tensor, own: int) -> tuple[str, ...]:

@@ -4,6 +4,9 @@ A family fitted by KL(q ‖ p) is too narrow rather than too wide, and its weigh
 something. So a second family is matched to the weighted draws: full rank on Student's t, with their mean and covariance in the
 coordinates of the supports. Its draws join the others, all with the weights p/q̄ of the mixture q̄ of both (moment matching:
 Paananen, Piironen, Bürkner and Vehtari 2021; weights of a mixture: Veach and Guibas 1995). k of the family stays what it is.
+
+One ellipsoid does not follow a posterior that narrows towards one of its ends. So where the width of some parameter rests on
+few draws, further families are matched to its two tails, each to the draws of one side, weighted by their squared deviation.
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ from ..bases import StudentT
 from ..groups import Chart, Conjugated, Joint, Positive, Real, TriangularAffine
 from ..groups.triangular_affine import TriangularShift
 from .family import Family, ProductFamily
-from .importance import Diagnosis, diagnosis_of
+from .importance import Diagnosis, diagnosis_of, worst_tail
 from .joint import JointFamily
 from .member import Member
 
-ROUNDS = 3
-"""How many families are matched at most: one unless k says that the family is the posterior almost, and more while the
-weights have no variance (k ≥ ½) or are worth less than half the draws."""
+ROUNDS = 6
+"""How often families are matched at most: once unless k says that the family is the posterior almost, and again while some
+figure has no variance (k ≥ ½) or the weights are worth less than half the draws."""
 ENOUGH = 5
 """For each dimension so many effective draws, or their covariance is nothing to go by."""
 BASE = StudentT(5.0)
@@ -41,24 +44,31 @@ def diagnosed(q: Member, energies: Callable[[Any], Tensor], draws: int, seed: in
         draws: how many of each family.
         seed: fixes the draws.
     """
-    families, theta = [q], _draws(q, draws, seed)
+    families: list[tuple[Member, int]] = [(q, draws)]
+    theta = _draws(q, draws, seed)
     values = energies(theta)
-    found = first = diagnosis_of(theta, -values - q.log_prob(theta).double(), draws)
+    ratios = -values - q.log_prob(theta).double()
+    found = first = diagnosis_of(theta, ratios, draws)
     chart = _chart_of(q)
     for number in range(1, ROUNDS + 1):
-        good = found.weighted_k < (0.2 if number == 1 else 0.5) and found.effective >= draws / 2
-        family = None if chart is None or good else _matched(chart, found)
-        if family is None:
+        good = found.weighted_k < 0.5 and found.effective >= draws / 2 and (number > 1 or found.pareto_k < 0.2)
+        if chart is None or good or math.isnan(found.weighted_k):
             break
-        families.append(family)
-        more = _draws(family, draws, seed + number)
+        more = [_matched(chart, found, found.weights)] if number == 1 else _tails(chart, found, ratios)
+        new = [family for family in more if family is not None]
+        if not new:
+            break
+        count = draws // len(new)
+        parts = [_draws(family, count, seed + len(families) + place) for place, family in enumerate(new)]
         try:
-            values = torch.cat([values, energies(more)])
+            values = torch.cat([values, *map(energies, parts)])
         except Exception:  # a loss may refuse what is further out than the family goes
             break
-        theta = pytree.tree_map(lambda *parts: torch.cat(parts), theta, more)
-        mixture = torch.stack([family.log_prob(theta).double() for family in families]).logsumexp(0) - math.log(len(families))
-        there = diagnosis_of(theta, -values - mixture, draws, first.pareto_k)
+        families += [(family, count) for family in new]
+        theta = pytree.tree_map(lambda *leaves: torch.cat(leaves), theta, *parts)
+        mixture = torch.stack([family.log_prob(theta).double() + math.log(n) for family, n in families]).logsumexp(0)
+        ratios = -values - mixture + math.log(len(values))
+        there = diagnosis_of(theta, ratios, draws, first.pareto_k)
         if math.isnan(there.weighted_k):
             break
         found = there
@@ -69,12 +79,21 @@ def _draws(q: Member, count: int, seed: int) -> Any:
     return q.sample((count,), torch.Generator(q._device()).manual_seed(seed))
 
 
-def _matched(chart: Joint, found: Diagnosis) -> JointFamily | None:
+def _tails(chart: Joint, found: Diagnosis, ratios: Tensor) -> list[JointFamily | None]:
+    """Families matched to both tails of the parameter whose width is least sure; to all draws where the weights are worse."""
+    k, off = worst_tail(found.draws, ratios, found.weights)
+    sides = [found.weights * off.clamp_min(0).square(), found.weights * off.clamp_max(0).square()] if k > 0.5 else []
+    families = [_matched(chart, found, weights) for weights in sides]
+    return families if any(families) else [_matched(chart, found, found.weights)]
+
+
+def _matched(chart: Joint, found: Diagnosis, weights: Tensor) -> JointFamily | None:
     """The full-rank family with the mean and the covariance of weighted draws; None where these do not tell."""
     z = chart.to_real(found.draws)
-    if not found.effective >= ENOUGH * z.shape[-1]:
+    weights = (weights / weights.sum()).to(z.device).double()
+    if not 1 / float(weights.square().sum()) >= ENOUGH * z.shape[-1]:
         return None
-    weights, wide = found.weights.to(z.device).double(), z.double()
+    wide = z.double()
     mean = weights @ wide
     spread = (wide - mean).mT @ (weights.unsqueeze(-1) * (wide - mean)) / BASE.variance
     L, failed = torch.linalg.cholesky_ex(spread)

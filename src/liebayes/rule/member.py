@@ -42,8 +42,8 @@ class Member(ABC):
 
         Args:
             loss: everything that was fitted, including the regulariser.
-            draws: how many of the family, and as many again of each family matched to their weights, up to three. The loss
-                is called for each, without gradients.
+            draws: how many of the family, and as many again each time that families are matched to their weights, up to six
+                times. The loss is called for each, without gradients.
             temperature: τ of the fit.
             vectorize: use `torch.func.vmap` over draws, as in `fit`.
             seed: fixes the draws.
