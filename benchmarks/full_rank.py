@@ -2,7 +2,7 @@
 
     python benchmarks/full_rank.py [--threads 2] [--output results/benchmarks/full_rank.json]
 
-The best Gaussian is found without the rule and without sampling weights. The loss of an example depends on its ten logits only,
+The best Gaussian is found without the rule or samples of weights. The loss of an example depends only on its ten logits,
 which are Gaussian under q, so that expectations are integrals in ten dimensions, done over 512 Sobol points. The free energy
 is convex in the mean and the Cholesky factor (Challis and Barber 2013): where E[∇ℓ] = 0 and Σ⁻¹ = E[∇²ℓ] it is at its minimum,
 which damped Newton steps find. The result of `fit` is judged by the same integrals.

@@ -9,9 +9,8 @@
 
 `--models` and `--methods` choose; what is not run again keeps its stored figure. Every method starts at the same point, in
 float64, with its defaults. "Right" means: every mean within 0.1 standard deviations of the reference's, and every standard
-deviation within 10 %. CPU seconds are those of the process, on one thread. The peers have as many as TriangularAffine took, and a
-quarter of that; compilation (which is stored beside),
-and choosing the number of steps, are not counted.
+deviation within 10 %. CPU seconds are those of the process, on one thread. The peers have as many as TriangularAffine took,
+and a quarter of that; compilation (which is stored beside), and choosing the number of steps, are not counted.
 """
 
 from __future__ import annotations
