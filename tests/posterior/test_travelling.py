@@ -284,3 +284,30 @@ def test_what_cannot_be_merged_is_refused() -> None:
 
     with pytest.raises(ValueError, match="beside different frozen weights"):
         beside(1.0).merged(beside(2.0), prior=1.0)
+
+
+@pytest.mark.parametrize("given", ["precision", "posterior"])
+def test_counting_data_several_times_equals_seeing_them_so_often(given: str) -> None:
+    """Of a quadratic loss the precision is the prior's and N times the curvature; the point stays."""
+    temperature, times, model = 0.5, 7.0, nn.Linear(2, 1, bias=False)
+    curvature, mean = torch.tensor([[3.0, 0.0]]), torch.full((1, 2), 0.3)
+    before = torch.full((1, 2), 2.0 / temperature)
+    found = gaussian(model, before + curvature / temperature, mean, 0.1, temperature)
+    prior = 2.0 if given == "precision" else gaussian(model, before, torch.zeros(1, 2), 2.0, temperature)
+    counted = found.counted(times, prior=prior)
+    torch.testing.assert_close(counted.std()["weight"], (before + times * curvature / temperature).rsqrt())
+    torch.testing.assert_close(counted.mean()["weight"], mean)
+    assert counted.temperature == temperature
+    torch.testing.assert_close(found.counted(1, prior=prior).std(), found.std())
+
+
+@pytest.mark.parametrize("times", [0, -1.0, float("nan"), True, "2"])
+def test_what_cannot_be_counted_is_refused(times: Any) -> None:
+    model = nn.Linear(2, 2)
+    found = lb.AffineBLR(model.parameters(), data_size=5, prior=1.0).posterior(model)
+    with pytest.raises(ValueError, match="times must be a positive number"):
+        found.counted(times, prior=1.0)
+    with pytest.raises(ValueError, match="prior must be the precision"):
+        found.counted(2.0, prior=-1.0)
+    with pytest.raises(ValueError, match="before it is pruned"):
+        found.pruned(0.5).counted(2.0, prior=1.0)

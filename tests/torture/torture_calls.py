@@ -126,6 +126,7 @@ OUTSIDE = {
 METHODS = {
     lb.Posterior: (
         "predict", "free_energy", "recompute_statistics", "to", "pruned", "centred_at", "log_prob", "sample", "merged",
+        "counted",
     ),
     lb.Family: ("summary", "diagnose"),
     Base: ("scaled",),

@@ -69,18 +69,11 @@ def merged(a: Contents, b: Contents, prior: float | Contents) -> Contents:
         raise ValueError(
             f"Posteriors of one positive temperature can be merged, but theirs are {a.temperature:g} and {b.temperature:g}."
         )
-    if isinstance(prior, Contents):
-        if set(prior.families) != set(a.families):
-            raise ValueError("The prior must be over the same parameters as the posteriors.")
-    elif isinstance(prior, bool) or not (is_positive(prior) or prior == 0):
-        raise ValueError(f"prior must be the precision that both were trained with, or their prior, but got {prior!r}.")
+    _require_prior(a, prior)
     found: dict[str, Family[Any]] = {}
     for name, family in a.families.items():
         (one, m1), (two, m2) = (precision_and_mean(name, contents.families[name]) for contents in (a, b))
-        if isinstance(prior, Contents):
-            none, m0 = precision_and_mean(name, prior.families[name])
-        else:
-            none, m0 = torch.full_like(one, prior / a.temperature), torch.zeros_like(m1)
+        none, m0 = _of_prior(name, a, prior)
         total = one + two - none
         if not bool((total > 0).all()):
             raise ValueError(
@@ -88,9 +81,47 @@ def merged(a: Contents, b: Contents, prior: float | Contents) -> Contents:
                 "trained with, and train until widths are learned."
             )
         mean = (one * m1 + two * m2 - none * m0) / total
-        log_scale = -0.5 * total.log() - math.log(family.base.stddev)
-        found[name] = Family(family.group, family.base, ScaleShift(log_scale.to(family.dtype), mean.to(family.dtype)))
+        found[name] = _with(family, total, mean)
     return a._replace(families=found)
+
+
+def counted(contents: Contents, times: float, prior: float | Contents) -> Contents:
+    """The same point with the precisions Λ₀ + times·(Λ − Λ₀)."""
+    if isinstance(times, bool) or not is_positive(times):
+        raise ValueError(f"times must be a positive number, but got {times!r}.")
+    if contents.kept or contents.temperature == 0:
+        raise ValueError("Data are counted in a posterior of positive temperature, before it is pruned.")
+    _require_prior(contents, prior)
+    found: dict[str, Family[Any]] = {}
+    for name, family in contents.families.items():
+        precision, mean = precision_and_mean(name, family)
+        before, _ = _of_prior(name, contents, prior)
+        # Widths are learned with noise: a weight that the data left open may come out a little wider than its prior.
+        found[name] = _with(family, before + times * (precision - before).clamp_min(0), mean)
+    return contents._replace(families=found)
+
+
+def _require_prior(contents: Contents, prior: float | Contents) -> None:
+    if isinstance(prior, Contents):
+        if set(prior.families) != set(contents.families):
+            raise ValueError("The prior must be over the same parameters as the posterior.")
+    elif isinstance(prior, bool) or not (is_positive(prior) or prior == 0):
+        raise ValueError(
+            f"prior must be the precision that was trained with, or the posterior that was it, but got {prior!r}."
+        )
+
+
+def _of_prior(name: str, contents: Contents, prior: float | Contents) -> tuple[Tensor, Tensor]:
+    """Λ₀ and m₀ of what a posterior was trained with."""
+    if isinstance(prior, Contents):
+        return precision_and_mean(name, prior.families[name])
+    shift = contents.families[name].element.shift.double()
+    return torch.full_like(shift, prior / contents.temperature), torch.zeros_like(shift)
+
+
+def _with(family: Family[Any], precision: Tensor, mean: Tensor) -> Family[Any]:
+    log_scale = -0.5 * precision.log() - math.log(family.base.stddev)
+    return Family(family.group, family.base, ScaleShift(log_scale.to(family.dtype), mean.to(family.dtype)))
 
 
 def precision_and_mean(name: str, family: Family[Any]) -> tuple[Tensor, Tensor]:

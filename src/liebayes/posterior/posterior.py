@@ -29,7 +29,7 @@ from ..prediction import (
     slots_of,
     whole_number,
 )
-from .combining import centred, merged, moved, on
+from .combining import centred, counted, merged, moved, on
 from .frozen import fingerprints, require_frozen, whole
 from .inputs import call, input_batches
 from .measuring import free_energy, recompute_statistics
@@ -231,6 +231,19 @@ class Posterior(Snapshot):
         """
         before = prior._contents() if isinstance(prior, Posterior) else prior
         return Posterior._of(self.model, merged(self._contents(), other._contents(), before))
+
+    def counted(self, times: float, *, prior: float | Posterior) -> Posterior:
+        """The posterior around the same point, with its data counted so many times: Λ₀ + times·(Λ − Λ₀).
+
+        As the next prior it holds the weights by that much more, as the strength of EWC does (diagonal affine groups on Normal
+        bases).
+
+        Args:
+            times: how often; 1 changes nothing.
+            prior: the precision δ it was trained with, or the posterior that was its prior.
+        """
+        before = prior._contents() if isinstance(prior, Posterior) else prior
+        return Posterior._of(self.model, counted(self._contents(), times, before))
 
     # Files.
 
