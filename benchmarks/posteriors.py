@@ -6,6 +6,7 @@
     python benchmarks/posteriors.py pyro            # needs pyro-ppl
     python benchmarks/posteriors.py jax             # needs jax, numpyro and blackjax
     python benchmarks/posteriors.py picture         # docs/posteriors.png
+    python benchmarks/posteriors.py judge           # whether what is claimed of `fit` holds of what is stored
 
 `--models` and `--methods` choose; what is not run again keeps its stored figure. Every method starts at the same point, in
 float64, with its defaults. "Right" means: every mean within 0.1 standard deviations of the reference's, and every standard
@@ -31,6 +32,7 @@ FOLDER = Path(__file__).parents[1] / "results" / "posteriors"
 TIMES = (0.25, 1.0)
 DRAWS = 20_000
 SEED = 0
+KINDS = ("float64", "float32")
 STEPS = (100, 400, 2000)
 """Of ours; the last is the default, and a run may end before."""
 
@@ -51,6 +53,52 @@ def errors(found: dict[str, list[float]], true: dict[str, list[float]]) -> dict[
 def right(row: dict[str, Any]) -> bool:
     """Every mean within 0.1 standard deviations, every standard deviation within 10 %."""
     return row["mean_error"] <= 0.1 and row["sd_error"] <= 0.1
+
+
+def told(row: dict[str, Any]) -> list[str]:
+    """What a user is told: a verdict other than converged, Pareto k above 0.7, figures that `diagnose` corrects."""
+    verdict = [row["converged"].lower()] * (row["converged"] != "CONVERGED")
+    return verdict + ["k"] * (not row["pareto_k"] <= 0.7) + ["misses"] * (row.get("misses", 0) > 0)
+
+
+def judged(ours: dict[str, Any], best: dict[str, Any]) -> dict[str, list[str]]:
+    """The claims, each with the rows that speak against it.
+
+    A target is within a family's reach if its best member is right; where `fit` is right, that is shown already.
+    """
+    rows = {
+        (model, method, kind): runs[-1]
+        for model, methods in ours.items()
+        for method, kinds in methods.items()
+        for kind, runs in kinds.items()
+    }
+    against: dict[str, list[str]] = {}
+    for method in dict.fromkeys(method for _, method, _ in rows):
+        wrong = [m for (m, f, kind), row in rows.items() if f == method and kind == "float64" and not right(row)]
+        unknown = [m for m in wrong if method not in best.get(m, {})]
+        within = [m for m in wrong if m not in unknown and right(best[m][method])]
+        against[f"{method}, float64: right on every posterior within its reach"] = within
+        against[f"{method}: its reach is known where it is not right"] = unknown
+        count = {k: sum(right(row) for (_, f, kind), row in rows.items() if (f, kind) == (method, k)) for k in KINDS}
+        few = [f"{count['float32']} against {count['float64']}"] if count["float32"] < count["float64"] - 1 else []
+        against[f"{method}, float32: right on as many less one"] = few
+    words = {place: ", ".join(place) for place in rows}
+    against["what is not right is told"] = [words[p] for p, row in rows.items() if not right(row) and not told(row)]
+    against["weighted figures are right where their k is below 0.7"] = [
+        words[p] for p, row in rows.items() if row["reliable"] and not right(row["weighted"])
+    ]
+    return against
+
+
+def judge() -> None:
+    """Prints the claims and whether they hold."""
+    rows = [runs[-1] for methods in read("ours")["models"].values() for kinds in methods.values() for runs in kinds.values()]
+    for claim, against in judged(read("ours")["models"], read("best")["models"]).items():
+        print(f"{'fails' if against else 'holds':6} {claim}{': ' + '; '.join(against) if against else ''}")
+    wrong = [row for row in rows if not right(row)]
+    by_misses = sum(told(row) == ["misses"] for row in wrong)
+    print(f"{len(rows)} results, {len(rows) - len(wrong)} right; {by_misses} of the others told by `diagnose` alone;", end=" ")
+    print(f"weighted figures reliable in {sum(row['reliable'] for row in rows)}")
 
 
 class Results:
@@ -210,7 +258,7 @@ def best(names: list[str], methods: list[str] | None) -> None:
 def main() -> None:
     """Runs what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("reference", "ours", "best", "pyro", "jax", "picture"))
+    parser.add_argument("what", choices=("reference", "ours", "best", "pyro", "jax", "picture", "judge"))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--draws", type=int, default=2500, help="of each of the eight chains of a reference")
@@ -221,6 +269,8 @@ def main() -> None:
         ours(asked.models, asked.methods)
     elif asked.what == "best":
         best(asked.models, asked.methods)
+    elif asked.what == "judge":
+        judge()
     elif asked.what == "picture":
         from classical.picture import draw
 

@@ -90,3 +90,35 @@ def test_right_is_a_tenth_in_every_coordinate() -> None:
     assert posteriors.right(found)
     assert not posteriors.right(posteriors.errors({"mean": [1.1, 0.11], "sd": [2.1, 0.95]}, true))
     assert posteriors.errors({"mean": [math.nan, 0.0], "sd": [2.0, 1.0]}, true)["mean_error"] == math.inf
+
+
+def row(good: bool, **told: object) -> dict[str, object]:
+    off = {"mean_error": 0.0, "sd_error": 0.05 if good else 0.2}
+    return off | {"converged": "CONVERGED", "pareto_k": 0.3, "misses": 0, "reliable": True, "weighted": off} | told
+
+
+def test_the_judge_finds_what_speaks_against_a_claim() -> None:
+    fine, bad = row(True), row(False)
+    best = {"a": {"F": bad}, "b": {"F": fine}}
+
+    def against(*rows: tuple[str, dict[str, object], dict[str, object]]) -> list[str]:
+        ours = {name: {"F": {"float64": [double], "float32": [single]}} for name, double, single in rows}
+        return [claim for claim, found in posteriors.judged(ours, best).items() if found]
+
+    flagged = row(False, pareto_k=0.8, reliable=False)
+    assert not against(("a", flagged, flagged), ("b", fine, fine))
+    assert against(("b", flagged, fine)) == ["F, float64: right on every posterior within its reach"]
+    assert against(("c", flagged, flagged)) == ["F: its reach is known where it is not right"]
+    assert against(("b", fine, flagged), ("d", fine, flagged)) == ["F, float32: right on as many less one"]
+    silent = row(False, reliable=False)
+    assert against(("a", silent, flagged)) == ["what is not right is told"]
+    told = row(False, misses=1)
+    assert against(("a", told, flagged)) == ["weighted figures are right where their k is below 0.7"]
+
+
+def test_what_is_claimed_of_the_full_rank_family_holds_of_what_is_stored() -> None:
+    """The reach of the other two families has not been computed."""
+    found = posteriors.judged(posteriors.read("ours")["models"], posteriors.read("best")["models"])
+    failing = {claim: rows for claim, rows in found.items() if rows}
+    others = ("LowRankAffine(2)", "DiagonalAffine")
+    assert set(failing) <= {f"{name}: its reach is known where it is not right" for name in others}
