@@ -4,8 +4,8 @@
 
 The best Gaussian is found without the rule and without sampling weights. The loss of an example depends on its ten logits
 only, which are Gaussian under q, so that expectations are integrals in ten dimensions, done over 512 Sobol points. The free
-energy is convex in the mean and the Cholesky factor (Challis and Barber 2013): where E[∇ℓ] = 0 and Σ⁻¹ = E[∇²ℓ] it is at its minimum,
-which damped Newton steps find. The result of `fit` is judged by the same integrals.
+energy is convex in the mean and the Cholesky factor (Challis and Barber 2013): where E[∇ℓ] = 0 and Σ⁻¹ = E[∇²ℓ] it is at its
+minimum, which damped Newton steps find. The result of `fit` is judged by the same integrals.
 """
 
 from __future__ import annotations
