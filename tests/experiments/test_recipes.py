@@ -80,7 +80,7 @@ def test_step_sizes_are_the_best_of_their_sweep() -> None:
     root = Path(__file__).parents[2]
     rates = {run.method.name.split()[0].lower(): run.settings.lr for run in plan(TABLE2, Selection("desktop", ("short",)))}
     for rule, rate in rates.items():
-        stored = root / "results" / "short" / f"resnet20-{rule}" / "sweep.json"
+        stored = root / "results" / "short" / f"resnet20-{rule}.json"
         if not stored.exists():  # not run yet; nor is any row with this step size
             assert not list((root / "results" / "table2").glob(f"*-short_{rule}*.json"))
             continue
