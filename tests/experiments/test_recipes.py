@@ -64,7 +64,7 @@ def test_short_settings_differ_in_what_makes_methods_different() -> None:
            "initial_curvature", "compile", "output"}  # fmt: skip
     shared = [{k: v for k, v in run.settings.to_json().items() if k not in own} for run in runs]
     assert all(settings == shared[0] for settings in shared)
-    assert (shared[0]["epochs"], shared[0]["schedule"], shared[0]["warmup_epochs"]) == (16, "linear", pytest.approx(16 / 5))
+    assert (shared[0]["epochs"], shared[0]["schedule"], shared[0]["warmup_epochs"]) == (24, "linear", pytest.approx(24 / 5))
     assert (shared[0]["initial_threshold"], shared[0]["batch_size"], shared[0]["prior_precision"]) == (-1.0, 50, 100.0)
 
 

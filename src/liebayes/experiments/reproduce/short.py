@@ -1,6 +1,6 @@
 """Short settings, ours: the paper's networks, data, augmentation and priors in hours on a desktop.
 
-Settings for 180 epochs are of little use for 16. Here steps are smaller and more (batches of 50), the step size rises over a
+Settings for 180 epochs are of little use for 24. Here steps are smaller and more (batches of 50), the step size rises over a
 fifth of the run and falls to zero along a line, the thresholds of FRN start at −1, and passes are in bfloat16 where the
 processor has it. The step size of a method is the best of its sweep by the NLL on 10,000 training images held out, after two
 epochs: `liebayes sweep benchmarks/short/NAME.json`, with the tables in `results/short/`. Rules that have none there yet have a
@@ -42,8 +42,8 @@ RESNET20 = [
 
 
 def short_resnet20(printed: Mapping[str, Printed]) -> Experiment:
-    """CIFAR-10, ResNet-20, 16 epochs."""
-    shared = {"dataset": "cifar10", "model": "resnet20", "epochs": 16, "warmup_epochs": 3.2, "initial_threshold": -1.0}
+    """CIFAR-10, ResNet-20, 24 epochs."""
+    shared = {"dataset": "cifar10", "model": "resnet20", "epochs": 24, "warmup_epochs": 4.8, "initial_threshold": -1.0}
     often = ("SGD", "iVON", "additive Laplace", "affine Gaussian", "affine Laplace")
     return Experiment(
         "cifar10-resnet20-short",
