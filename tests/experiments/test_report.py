@@ -15,11 +15,12 @@ import matplotlib
 import pytest
 import torch
 from matplotlib.figure import Figure
+from scipy import stats
 
 from liebayes import data
 from liebayes.cli import main
 from liebayes.experiments import SettingsError, TrainSettings, open_run, train
-from liebayes.experiments.report import gather, report_page, sections, write_pictures, write_report
+from liebayes.experiments.report import gather, report_page, sections, tables, write_pictures, write_report
 from liebayes.experiments.report.curves import learning_curve
 from liebayes.experiments.report.outside import MADE, outside_images
 from liebayes.experiments.report.sections import title_and_lead
@@ -145,7 +146,10 @@ def test_the_table_shows_what_training_measured(folder: Path) -> None:
     assert "sgd" not in [row[0] for row in points]
     for row in points:
         last = json.loads((folder / row[0] / "metrics.jsonl").read_text().splitlines()[-1])
-        assert row[1:3] == [f"{last['point_nll']:.4f}", f"{last['test_nll']:.4f}"]
+        for cell, value in zip(row[1:3], (last["point_nll"], last["test_nll"]), strict=True):
+            shown, low, _, high = cell.split()
+            assert shown == f"{value:.4f}"
+            assert float(low) < value < float(high)
 
 
 def test_the_page_says_where_averaging_hurts_and_what_is_decided(folder: Path) -> None:
@@ -218,8 +222,32 @@ def test_every_curve_has_numbers_at_its_axis(folder: Path) -> None:
 def test_auroc_is_that_of_the_predictions(folder: Path) -> None:
     (run,) = gather(runs(folder, "affine"), ood="noise")
     again = run.posterior.predict(run.dataset.normalize(run.outside.images), 4)
-    assert run.auroc_entropy == auroc(run.marginal.entropy, again.entropy)
+    assert run.auroc_entropy.value == auroc(run.marginal.entropy, again.entropy)
     assert run.outside.name == "noise test images"
+
+
+def test_every_figure_of_test_data_has_an_interval(folder: Path) -> None:
+    """In all tables but those of weights and settings; of entropies it is that of their mean."""
+    found = gather(runs(folder, "affine", "multiplicative"))
+    for table in (tables.summary(found), tables.averaging(found), tables.outside(found)):
+        bare = {"Run", "Rule", "Base", "Epochs", "Training", "Averaging"}
+        for row in table.rows:
+            for heading, cell in zip(table.headings, row, strict=True):
+                assert (heading in bare) == (cell.small == ""), heading
+    inside, _ = found[0].entropies
+    entropy = found[0].marginal.entropy.double()
+    error = float(entropy.std()) / math.sqrt(len(entropy))
+    assert inside.value == pytest.approx(float(entropy.mean()))
+    assert inside.high - inside.low == pytest.approx(2 * 1.96 * error, rel=0.15)  # of 1,000 resamples
+
+
+def test_perfect_separation_is_not_certain(folder: Path) -> None:
+    """Of n inputs without a single wrong one, the interval is that of Clopper and Pearson."""
+    (run,) = gather(runs(folder, "affine"))
+    sure = dataclasses.replace(run.marginal, entropy=torch.zeros(80))
+    found = dataclasses.replace(run, marginal=sure).auroc_entropy
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(stats.binomtest(80, 80).proportion_ci(0.95).low)
 
 
 def test_images_from_outside() -> None:

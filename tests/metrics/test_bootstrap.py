@@ -30,6 +30,18 @@ def test_against_scipy() -> None:
     assert found.high == pytest.approx(theirs.confidence_interval.high, abs=width / 10)
 
 
+@pytest.mark.parametrize("n", [1, 20, 500])
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_no_input_has_is_not_impossible(n: int, share: float) -> None:
+    """All resamples are the same; Clopper and Pearson's interval is not a point."""
+    statistic = Statistic(torch.full((n, 1), share, dtype=torch.float64), low=0.0, high=1.0)
+    found = interval(statistic, replicates({"x": statistic})["x"])
+    theirs = stats.binomtest(int(n * share), n).proportion_ci(0.95)
+    assert found == pytest.approx((share, theirs.low, theirs.high))
+    losses = Statistic(torch.zeros(n, 1), low=0.0)  # nothing bounds what an unseen one would be
+    assert interval(losses, replicates({"x": losses})["x"]) == (0.0, 0.0, 0.0)
+
+
 def test_intervals_cover_what_is_known() -> None:
     """RMSE of unit noise is 1, a mean of Exponential(1) is 1; 95 % of intervals should hold it, here within 4 binomial sd."""
     generator, trials, n = torch.Generator().manual_seed(0), 200, 150

@@ -5,7 +5,7 @@ Gaussian predictions are a mean and a variance of the shape of their targets. Ar
 computed in float64 and returned as Python numbers, or as tensors of one value for each input or bin.
 """
 
-from .bootstrap import Interval, Statistic, auroc_replicates, difference, interval, replicates
+from .bootstrap import Interval, Statistic, auroc_replicates, difference, interval, replicates, unseen
 from .classification import (
     BINS,
     Reliability,
@@ -69,4 +69,5 @@ __all__ = [
     "rmse",
     "sharpness",
     "sparsity",
+    "unseen",
 ]

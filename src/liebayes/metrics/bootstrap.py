@@ -75,10 +75,32 @@ def replicates(statistics: Mapping[str, Statistic], number: int = RESAMPLES, see
 
 
 def interval(statistic: Statistic, resampled: Tensor, level: float = 0.95) -> Interval:
-    """The interval of a figure: quantiles of its resamples, within the range of the figure."""
+    """The interval of a figure: quantiles of its resamples, within the range of the figure.
+
+    Of a share that all inputs or none have, every resample is the same; its interval goes as far as `unseen` says.
+
+    >>> right = Statistic(torch.ones(80, 1), low=0.0, high=1.0)
+    >>> interval(right, replicates({"x": right})["x"])  # doctest: +ELLIPSIS
+    Interval(value=1.0, low=0.95..., high=1.0)
+    """
     value = statistic.value
     low, high = _bounds(value, resampled, statistic.biased, level)
+    scope = statistic.high - statistic.low
+    if scope < float("inf") and statistic.function is _first and value in (statistic.low, statistic.high):
+        reach = scope * unseen(len(statistic.terms), level)
+        low, high = value - reach, value + reach
     return Interval(value, max(low, statistic.low), min(high, statistic.high))
+
+
+def unseen(inputs: int, level: float = 0.95) -> float:
+    """How large the share of a kind can be of which no input was: 1 − t^(1/n) is missed by n inputs with probability t.
+
+    It is the end of Clopper and Pearson's interval; t is one tail, (1 − level)/2.
+
+    >>> round(unseen(80), 4)
+    0.0451
+    """
+    return 1 - ((1 - level) / 2) ** (1 / inputs)
 
 
 def difference(one: Statistic, other: Statistic, resampled: Tensor, resampled_other: Tensor, level: float = 0.95) -> Interval:

@@ -169,7 +169,7 @@ def entropy_histogram(runs: Sequence[Evidence]) -> Picture:
             axes.hist(values.clamp(0, top).numpy(), edges, weights=weights, **style)
         axes.set(xlim=(0, top), yscale="log")
         plain_numbers(axes.yaxis)
-        panel_title(axes, run.number, run.name, f"AUROC {run.auroc_entropy:.3f}")
+        panel_title(axes, run.number, run.name, f"AUROC {run.auroc_entropy.value:.3f}")
     figure.supxlabel("predictive entropy in nats", size=9, color=MUTED)
     figure.supylabel("% of images", size=9, color=MUTED)
     names = ", ".join(dict.fromkeys(run.outside.name for run in runs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...metrics import Interval, sparsity
@@ -12,9 +12,6 @@ from ..tasks import Figure
 from .evidence import Evidence, comparable
 from .page import Cell, Table
 from .style import RUN_COLOURS
-
-Column = tuple[str, Callable[[Evidence], float | None], str, int]
-"""Heading, value, format, and whether high (1), low (-1) or nothing (0) is best."""
 
 
 def summary(runs: Sequence[Evidence]) -> Table:
@@ -26,8 +23,7 @@ def summary(runs: Sequence[Evidence]) -> Table:
     for number, run in enumerate(runs):
         cells = [column[number] for column in across]
         if classes:
-            found = run.auroc_interval
-            cells.append(Cell(_number(found.value, ".3f"), _range(found, ".3f")))
+            cells.append(_with_interval(run.auroc_entropy, ".3f"))
         epochs = str(run.lines[-1]["epoch"]) if run.lines else "0"
         words = [Cell(run.settings.rule), Cell(run.base)]
         rows.append([_name(run), *words, *cells, Cell(epochs), Cell(duration(run.seconds))])
@@ -56,8 +52,12 @@ def _judged(runs: Sequence[Evidence], figure: Figure) -> list[Cell]:
             leads = [run.against(other, figure.name) for other in runs if other is not run]
             ahead = [figure.sign * lead.value > 0 for lead in leads if lead.decided]
             best = bool(ahead) and all(ahead)
-        cells.append(Cell(_number(found.value, figure.form), _range(found, figure.form), best=best))
+        cells.append(_with_interval(found, figure.form, best))
     return cells
+
+
+def _with_interval(found: Interval | None, form: str, best: bool = False) -> Cell:
+    return Cell("–") if found is None else Cell(_number(found.value, form), _range(found, form), best)
 
 
 def _range(found: Interval, form: str) -> str:
@@ -71,11 +71,9 @@ def averaging(runs: Sequence[Evidence]) -> Table:
         if not run.is_point:
             change = run.averaging
             verdict = ("worse" if change.value > 0 else "better") if change.decided else "undecided"
-            figures = [run.point_metrics["nll"], run.metrics["nll"], change.value]
-            rows.append(
-                [_name(run), *(Cell(_number(value, ".4f")) for value in figures), Cell(_range(change, ".4f")), Cell(verdict)]
-            )
-    return Table(["Run", "NLL, point", "NLL, averaged", "Difference", "95 %", "Averaging"], rows, "cards", words=(0, 5))
+            figures = [_with_interval(found, ".4f") for found in (run.point_nll, run.interval("nll"), change)]
+            rows.append([_name(run), *figures, Cell(verdict)])
+    return Table(["Run", "NLL, point", "NLL, averaged", "Difference", "Averaging"], rows, "cards", words=(0, 4))
 
 
 def hurt(runs: Sequence[Evidence]) -> list[str]:
@@ -113,30 +111,23 @@ def energies(runs: Sequence[Evidence]) -> Table | None:
 
 def outside(runs: Sequence[Evidence]) -> Table:
     """How well runs recognise images from outside the training data."""
-    return _comparison(
-        runs,
-        [
-            ("AUROC, entropy", lambda run: run.auroc_entropy, ".3f", 0),
-            ("AUROC, mutual information", lambda run: run.auroc_information, ".3f", 0),
-            ("Entropy inside", lambda run: float(run.marginal.entropy.mean()), ".3f", 0),
-            ("Entropy outside", lambda run: float(run.marginal_outside.entropy.mean()), ".3f", 0),
-        ],
-    )
+    rows = [
+        [_name(run), *(_with_interval(found, ".3f") for found in (run.auroc_entropy, run.auroc_information, *run.entropies))]
+        for run in runs
+    ]
+    headings = ["Run", "AUROC, entropy", "AUROC, mutual information", "Entropy inside", "Entropy outside"]
+    return Table(headings, rows, "cards")
 
 
 def sparseness(runs: Sequence[Evidence]) -> Table:
-    """How unequal the weights are."""
-    found = {run.name: sparsity(run.effective_weights) for run in runs}
-    return _comparison(
-        runs,
-        [
-            ("Weights", lambda run: run.effective_weights.numel(), ",.0f", 0),
-            ("Below 1 % of the largest", lambda run: found[run.name].below, ".1%", 0),
-            ("Carry 90 % of Σ|w|", lambda run: found[run.name].mass_share, ".1%", 0),
-            ("Gini", lambda run: found[run.name].gini, ".3f", 0),
-            ("Hoyer", lambda run: found[run.name].hoyer, ".3f", 0),
-        ],
-    )
+    """How unequal the weights are: figures of the weights themselves, of which no other sample would give others."""
+    rows = []
+    for run in runs:
+        weights = run.effective_weights
+        found = sparsity(weights)
+        figures = [(weights.numel(), ",.0f"), (found.below, ".1%"), (found.mass_share, ".1%"), (found.gini, ".3f")]
+        rows.append([_name(run), *(Cell(_number(*figure)) for figure in [*figures, (found.hoyer, ".3f")])])
+    return Table(["Run", "Weights", "Below 1 % of the largest", "Carry 90 % of Σ|w|", "Gini", "Hoyer"], rows, "cards")
 
 
 def settings(runs: Sequence[Evidence]) -> list[Table]:
@@ -153,26 +144,8 @@ def settings(runs: Sequence[Evidence]) -> list[Table]:
     return [*found, Table([], places, words=columns, folded="Where and when they ran")]
 
 
-def _comparison(runs: Sequence[Evidence], columns: Sequence[Column]) -> Table:
-    rows = [[_name(run), *figures] for run, figures in zip(runs, _figures(runs, columns), strict=True)]
-    return Table(["Run", *(heading for heading, *_ in columns)], rows, "cards")
-
-
-def _figures(runs: Sequence[Evidence], columns: Sequence[Column]) -> list[list[Cell]]:
-    """A row of figures for each run, the best of each column marked where runs can be compared."""
-    across = []
-    for _, value, form, sign in columns:
-        values = [value(run) for run in runs]
-        known = [v for v in values if v is not None]
-        best = None
-        if sign and len(known) > 1 and comparable(runs):
-            best = _number(max(known) if sign > 0 else min(known), form)
-        across.append([Cell(_number(v, form), best=_number(v, form) == best) for v in values])
-    return [list(row) for row in zip(*across, strict=True)]
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form).replace("%", "\u00a0%")
+def _number(value: float, form: str) -> str:
+    return format(value, form).replace("%", "\u00a0%")
 
 
 def _name(run: Evidence) -> Cell:
