@@ -300,8 +300,8 @@ def _group_of_library(path: Path, text: str) -> LieGroup[Any]:
 
 
 def _built(node: ast.AST) -> Any:
-    """A number, a string, or an object of the library with such arguments, all given by name. Nothing else is looked at."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str):
+    """A number, a string, None, or an object of the library with such arguments by name. Nothing else is looked at."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str, type(None)):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -_built(node.operand)
