@@ -293,7 +293,8 @@ def test_matrices_with_two_long_sides_have_a_width_for_every_weight() -> None:
     """And steps of `AffineBLR`'s length."""
     model = nn.Sequential(nn.Linear(9, 8), nn.Linear(8, 2))
     optimizer = lb.KroneckerBLR(model.named_parameters(), lr=0.1, data_size=100, max_side=5)
-    assert [settings["param_names"] for settings in optimizer.param_groups] == [["1.weight"], ["0.weight"], ["0.bias", "1.bias"]]
+    names = [settings["param_names"] for settings in optimizer.param_groups]
+    assert names == [["1.weight"], ["0.weight"], ["0.bias", "1.bias"]]
     assert [type(settings["group"]) for settings in optimizer.param_groups] == [Kronecker, DiagonalAffine, DiagonalAffine]
     assert [settings["lr"] for settings in optimizer.param_groups] == [0.1, 0.4, 0.1]
     assert optimizer.param_groups[0]["typical_unit"] == optimizer.param_groups[2]["typical_unit"]

@@ -239,9 +239,10 @@ class KroneckerBLR(LieGroupBLR):
       changes a weight by `lr` over the number of inputs of its unit (root mean square), whatever the loss and N are; one that
       all inputs share changes the output by `lr`. Schedule it to zero.
     - `prior`, `temperature`, `width_rate` and `start_width` are those of `AffineBLR`.
-    - `block=128`: a longer side has a factor of triangular blocks of at most so many rows, which makes steps of a transformer a
-      third cheaper; None is one block.
-    - `max_side=600`: a longer side has a diagonal factor. A matrix with two such sides is trained as by `AffineBLR`, at 4·`lr`.
+    - `block=128`: the factor of a longer side has triangular blocks of at most so many rows, which makes steps of a
+      transformer a third cheaper; None is one block.
+    - `max_side=600`: a longer side has a diagonal factor. A matrix with two such sides is trained as by `AffineBLR`, with
+      four times `lr`.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 2)
