@@ -17,13 +17,13 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from .. import distributed
+from ..training_warnings import Watch
 from .noise import Noise, Source
 from .protocol import GradientMarks, Phase, Progress, SampleBuffers, nonzero, require_dense, require_local_gradients
 from .rule import Rule
 from .settings import NUMBERS, named, require_numbers, require_parameter
 from .store import all_finite
 from .stores import Stores
-from .watch import Watch
 
 R = TypeVar("R")
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..groups import DiagonalAffine
-from ..posterior import Posterior
-from ..posterior.combining import precision_and_mean
 from ..rule import Family
+from .combining import precision_and_mean
+from .posterior import Posterior
 
 
 class Gaussian(NamedTuple):
