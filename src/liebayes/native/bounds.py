@@ -1,4 +1,4 @@
-"""When a step of the kernel is sure to be finite: bounds of all that it writes, from bounds of all that it reads.
+"""Bounds that prove a step of the kernel finite before it is taken: of all it writes, from bounds of all it reads.
 
 A step is taken whole or not at all, and the kernel writes as it goes. The passes before it have seen every number that it
 reads but the momenta and second moments, whose bounds follow from step to step; so the triangle inequality, applied to the

@@ -68,7 +68,7 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
     require_group(group)
     if isinstance(group, Product):
         raise ValueError(
-            f"A parameter group has one Lie group, but got {group!r}. The product of several is several parameter groups: "
+            f"A parameter group takes one Lie group, but got {group!r}. For a product of groups use several parameter groups: "
             '[{"params": ..., "group": ..., "base": ...}, ...].'
         )
     require_base(base)
