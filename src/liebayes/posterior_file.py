@@ -11,7 +11,7 @@ Nothing in a file is code: a group or base is a text such as `Laplace(scale=0.25
 strings. What a file says is compared with what the model and its groups need, tensor by tensor, so a posterior is loaded as it
 was saved or not at all. The same posterior gives the same bytes.
 
-Files of version 0.1.0 have the parts of the header as metadata of their own, and no checksum.
+Files of version 0.1.0 keep the parts of the header as separate metadata, and have no checksum.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
         _kept(path, parameters, families, tensors),
     )
     if tensors:
-        raise ValueError(f"{path} is no posterior of this model: it has a tensor {min(tensors)!r} that belongs to nothing.")
+        raise ValueError(f"{path} is not a posterior of this model, which has nothing for the tensor {min(tensors)!r}.")
     _require_sound(f"{path} is no usable posterior", contents)
     return contents
 
@@ -165,7 +165,7 @@ def _header(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor])
             raise ValueError(f"{path} is damaged: its checksum does not match its content. Take another copy of the file.")
     elif metadata.get("format") == WITHOUT_CHECKSUM:
         warnings.warn(
-            f"{path} is of version 0.1.0 of liebayes and has no checksum: damage would not be noticed. Save it again.",
+            f"{path} was written by version 0.1.0 of liebayes and has no checksum: damage would go unnoticed. Save it again.",
             stacklevel=4,
         )
         header = {
@@ -178,7 +178,7 @@ def _header(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor])
     if not (isinstance(temperature, float) and 0 <= temperature < math.inf):
         raise ValueError(f"{path} must give a temperature of zero or more, but has {temperature!r}.")
     if not (isinstance(families, dict) and families and all(map(_is_entry, families.values()))):
-        raise ValueError(f"{path} must name the group and the base of every trained parameter, and does not.")
+        raise ValueError(f"{path} does not name the group and the base of every trained parameter.")
     return header
 
 
@@ -188,7 +188,7 @@ def _json(path: Path, text: str, kind: type = dict) -> Any:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a header that cannot be read: {error}. Take another copy of the file.") from error
     if not isinstance(found, kind):
-        raise ValueError(f"{path} has a header that is no {kind.__name__}. Take another copy of the file.")
+        raise ValueError(f"{path} has a header that is not a {kind.__name__}. Take another copy of the file.")
     return found
 
 
@@ -244,7 +244,7 @@ def _kept(
     found = {name: tensors.pop(f"kept/{name}") for name in families if f"kept/{name}" in tensors}
     for name, value in found.items():
         if value.dtype != torch.bool or value.shape != parameters[name].shape:
-            raise ValueError(f"{path} must say of every number of {name} whether it was pruned, and does not.")
+            raise ValueError(f"{path} does not say of every number of {name} whether it was pruned.")
     return {name: value.to(parameters[name].device) for name, value in found.items()}
 
 
@@ -293,7 +293,7 @@ def _group_of_library(path: Path, text: str) -> LieGroup[Any]:
             raise ValueError("a support, and no group")
     except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"{path} uses the group {text[:200]}, which is none of the library ({error}). If it is yours, pass it: "
+            f"{path} uses the group {text[:200]}, which the library does not have ({error}). If it is yours, pass it: "
             "Posterior.load(path, model, groups=[...])."
         ) from error
     return group
@@ -315,6 +315,6 @@ def _base_of_library(path: Path, text: str) -> Base:
         return _bases.parse(text)
     except ValueError as error:
         raise ValueError(
-            f"{path} uses the base {text[:200]}, which is none of the library. If it is yours, pass it: "
+            f"{path} uses the base {text[:200]}, which the library does not have. If it is yours, pass it: "
             "Posterior.load(path, model, bases=[...])."
         ) from error

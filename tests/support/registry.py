@@ -134,12 +134,7 @@ CONJUGATED = [
         False,
     ),
     GroupCase(
-        "Covariance",
-        Conjugated(DiagonalAffine(), Covariance()),
-        (_like(1, 1), _like(2, 2), _like(2, 2, 2)),
-        0.4,
-        False,
-        False,
+        "Covariance", Conjugated(DiagonalAffine(), Covariance()), (_like(1, 1), _like(2, 2), _like(2, 2, 2)), 0.4, False, False
     ),
 ]
 """Groups on supports. Elements are near enough to the identity that points stay away from edges, where digits are lost."""

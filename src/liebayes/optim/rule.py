@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..groups import LieGroup, map_blocks
+from ..posterior.prior import Gaussian
 from ..rule import Adaptive, Form, SecondMoment, State, differential, update
 from ..rule.curvature import Level, ratio
 from .layout import Bucket, Layout, layout_for, working_dtype
-from .posterior_prior import Gaussian
 
 Settings = dict[str, Any]
 ParameterState = dict[str, Any]

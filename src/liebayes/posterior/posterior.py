@@ -52,27 +52,15 @@ class Posterior(Snapshot):
 
     @overload
     def predict(
-        self,
-        inputs: Any,
-        samples: int = ...,
-        *,
-        batch_size: int | None = ...,
-        output: Callable[[Any], Any] | None = ...,
-        task: Literal["classification"] = ...,
-        seed: int = ...,
-    ) -> ClassPrediction: ...
+        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ...,
+        output: Callable[[Any], Any] | None = ..., task: Literal["classification"] = ..., seed: int = ...,
+    ) -> ClassPrediction: ...  # fmt: skip
 
     @overload
     def predict(
-        self,
-        inputs: Any,
-        samples: int = ...,
-        *,
-        batch_size: int | None = ...,
-        output: Callable[[Any], Any] | None = ...,
-        task: Literal["regression"],
-        seed: int = ...,
-    ) -> RegressionPrediction: ...
+        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ...,
+        output: Callable[[Any], Any] | None = ..., task: Literal["regression"], seed: int = ...,
+    ) -> RegressionPrediction: ...  # fmt: skip
 
     def predict(
         self,
