@@ -43,6 +43,10 @@ WITHOUT_FROZEN = "liebayes posterior 2"
 WITHOUT_CHECKSUM = "liebayes posterior 1"
 
 
+class OtherModelError(ValueError):
+    """A file of another model than the one at hand, or of this one beside other frozen weights."""
+
+
 class Contents(NamedTuple):
     """What a posterior consists of."""
 
@@ -102,7 +106,7 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
     families: dict[str, Family[Any]] = {}
     for name, texts in header["families"].items():
         if name not in parameters:
-            raise ValueError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
+            raise OtherModelError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
         group = own_groups.get(texts["group"]) or _group_of_library(path, texts["group"])
         base = own_bases.get(texts["base"]) or _base_of_library(path, texts["base"])
         families[name] = _family(path, name, parameters[name], group, base, tensors)
@@ -118,7 +122,8 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
         _kept(path, parameters, families, tensors),
     )
     if tensors:
-        raise ValueError(f"{path} is not a posterior of this model, which has nothing for the tensor {min(tensors)!r}.")
+        name = min(tensors)
+        raise OtherModelError(f"{path} is not a posterior of this model, which has nothing for the tensor {name!r}.")
     _require_sound(f"{path} is no usable posterior", contents)
     return contents
 
@@ -207,7 +212,7 @@ def _family(path: Path, name: str, p: Tensor, group: LieGroup[Any], base: Base, 
         value = tensors.pop(f"element/{field}/{name}", None)
         if value is None or value.shape != like.shape:
             found = "nothing" if value is None else f"the shape {tuple(value.shape)}"
-            raise ValueError(
+            raise OtherModelError(
                 f"{path} does not fit the model: {name} needs {field} of shape {tuple(like.shape)} with {group}, but "
                 f"the file has {found}. Build the model as it was when the posterior was saved."
             )
@@ -222,7 +227,7 @@ def _fitting(path: Path, kind: str, own: Mapping[str, Tensor], tensors: dict[str
     for name in sorted({*own, *stored}):
         there, here = (_described(values.get(name)) for values in (stored, own))
         if there != here:
-            raise ValueError(
+            raise OtherModelError(
                 f"{path} was saved from another architecture: {name} ({kind}) {there} there, and {here} in the model."
             )
     return {name: stored[name].to(value.device, value.dtype) for name, value in own.items()}
@@ -234,7 +239,7 @@ def _require_frozen_names(path: Path, frozen: Any, parameters: Mapping[str, Tens
         raise ValueError(f"{path} must have a fingerprint for every frozen parameter. Take another copy of the file.")
     for name in frozen:
         if name not in parameters:
-            raise ValueError(f"{path} was trained beside the frozen parameter {name}, which the model does not have.")
+            raise OtherModelError(f"{path} was trained beside the frozen parameter {name}, which the model does not have.")
 
 
 def _kept(
