@@ -23,7 +23,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from .atomic_write import atomic_write
 from .bases import Base
 from .groups import Chart, Joint, LieGroup, Product
 from .rule import Family
+from .rule.family import require_base, require_group
 
 FORMAT = "liebayes posterior 3"
 WITHOUT_FROZEN = "liebayes posterior 2"
@@ -73,6 +74,7 @@ def write(path: Path, contents: Contents) -> None:
 
     from . import __version__
 
+    _require_storable(contents)
     _require_sound("The posterior cannot be saved", contents)
     named: dict[str, Tensor] = {f"fixed/{name}": value for name, value in contents.fixed.items()}
     named |= {f"buffer/{name}": value for name, value in contents.buffers.items()}
@@ -101,7 +103,8 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
     """What a file holds for this model."""
     metadata, tensors = _read_tensors(path)
     header = _header(path, metadata, tensors)
-    own_groups, own_bases = {repr(group): group for group in groups}, {repr(base): base for base in bases}
+    own_groups = {repr(group): group for group in _each("groups", groups, require_group)}
+    own_bases = {repr(base): base for base in _each("bases", bases, require_base)}
     parameters = dict(model.named_parameters())
     families: dict[str, Family[Any]] = {}
     for name, texts in header["families"].items():
@@ -148,6 +151,8 @@ def _read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a directory. Give the file that save() has written.")
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for its writer
+        raise ValueError(f"{path} is a device or a pipe. Give the file that save() has written.")
     try:
         with safe_open(str(path), framework="pt") as file:
             # Copies: what is checked must not change with the file, of which safetensors makes a map.
@@ -253,6 +258,16 @@ def _kept(
     return {name: value.to(parameters[name].device) for name, value in found.items()}
 
 
+def _each(name: str, given: Any, require: Callable[[object], None]) -> list[Any]:
+    """The groups or bases that were passed along."""
+    if not isinstance(given, Iterable):
+        raise ValueError(f"{name} must be a list of {name} of your own, but got {given!r}.")
+    listed = list(given)
+    for one in listed:
+        require(one)
+    return listed
+
+
 def _described(value: Tensor | None) -> str:
     if value is None:
         return "is missing"
@@ -271,12 +286,26 @@ def _require_sound(where: str, contents: Contents) -> None:
                 )
             if not bool(block.isfinite().all()):
                 raise ValueError(f"{where}: {field} of the parameter {name} has values that are not finite.")
+    for name, value in contents.fixed.items():  # infinite ones may be masks
+        if bool(value.isnan().any()):
+            raise ValueError(f"{where}: the parameter {name} has values that are not numbers (NaN).")
     for name, value in contents.buffers.items():  # others may well be infinite, such as masks
         statistic = name.rpartition(".")[2]
         if statistic in ("running_mean", "running_var") and not bool(value.isfinite().all()):
             raise ValueError(f"{where}: the statistics {name} have values that are not finite.")
         if statistic == "running_var" and bool((value < 0).any()):
             raise ValueError(f"{where}: the variances {name} have negative values.")
+
+
+def _require_storable(contents: Contents) -> None:
+    """Refuses tensors that safetensors cannot hold."""
+    for name, value in (*contents.fixed.items(), *contents.buffers.items()):
+        if value.layout != torch.strided or value.is_quantized or value.is_meta or value.dtype == torch.complex128:
+            kind = "on the meta device" if value.is_meta else f"{value.layout} of {value.dtype}"
+            raise ValueError(
+                f"The posterior cannot be saved: {name} is a tensor that a file cannot hold ({kind}). Keep it as an ordinary "
+                "dense tensor of the module."
+            )
 
 
 # Groups and bases by their text.
