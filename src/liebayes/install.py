@@ -1,4 +1,4 @@
-"""Other values in a module for a while: tensors exchange their storage with them, and get it back whatever happens.
+"""Puts other values into a module for a while: tensors exchange their storage with them, and get it back whatever happens.
 
 Training and prediction both put a sample into a module this way. Storages are exchanged, not attributes, so the values are
 found wherever a model keeps its parameters, in a plain list or a compiled graph too, and nothing is written into a tensor that

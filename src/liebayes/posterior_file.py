@@ -11,7 +11,7 @@ Nothing in a file is code: a group or base is a text such as `Laplace(scale=0.25
 strings. What a file says is compared with what the model and its groups need, tensor by tensor, so a posterior is loaded as it
 was saved or not at all. The same posterior gives the same bytes.
 
-Files of version 0.1.0 have the parts of the header as metadata of their own, and no checksum.
+Files of version 0.1.0 keep the parts of the header as separate metadata, and have no checksum.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ FORMAT = "liebayes posterior 3"
 WITHOUT_FROZEN = "liebayes posterior 2"
 """What is written where there is nothing frozen and nothing pruned, which version 0.1.0 reads too."""
 WITHOUT_CHECKSUM = "liebayes posterior 1"
+
+
+class OtherModelError(ValueError):
+    """A file of another model than the one at hand, or of this one beside other frozen weights."""
 
 
 class Contents(NamedTuple):
@@ -105,7 +109,7 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
     families: dict[str, Family[Any]] = {}
     for name, texts in header["families"].items():
         if name not in parameters:
-            raise ValueError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
+            raise OtherModelError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
         group = own_groups.get(texts["group"]) or _group_of_library(path, texts["group"])
         base = own_bases.get(texts["base"]) or _base_of_library(path, texts["base"])
         families[name] = _family(path, name, parameters[name], group, base, tensors)
@@ -121,7 +125,8 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
         _kept(path, parameters, families, tensors),
     )
     if tensors:
-        raise ValueError(f"{path} is no posterior of this model: it has a tensor {min(tensors)!r} that belongs to nothing.")
+        name = min(tensors)
+        raise OtherModelError(f"{path} is not a posterior of this model, which has nothing for the tensor {name!r}.")
     _require_sound(f"{path} is no usable posterior", contents)
     return contents
 
@@ -170,7 +175,7 @@ def _header(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor])
             raise ValueError(f"{path} is damaged: its checksum does not match its content. Take another copy of the file.")
     elif metadata.get("format") == WITHOUT_CHECKSUM:
         warnings.warn(
-            f"{path} is of version 0.1.0 of liebayes and has no checksum: damage would not be noticed. Save it again.",
+            f"{path} was written by version 0.1.0 of liebayes and has no checksum: damage would go unnoticed. Save it again.",
             stacklevel=4,
         )
         header = {
@@ -183,7 +188,7 @@ def _header(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor])
     if not (isinstance(temperature, float) and 0 <= temperature < math.inf):
         raise ValueError(f"{path} must give a temperature of zero or more, but has {temperature!r}.")
     if not (isinstance(families, dict) and families and all(map(_is_entry, families.values()))):
-        raise ValueError(f"{path} must name the group and the base of every trained parameter, and does not.")
+        raise ValueError(f"{path} does not name the group and the base of every trained parameter.")
     return header
 
 
@@ -193,7 +198,7 @@ def _json(path: Path, text: str, kind: type = dict) -> Any:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a header that cannot be read: {error}. Take another copy of the file.") from error
     if not isinstance(found, kind):
-        raise ValueError(f"{path} has a header that is no {kind.__name__}. Take another copy of the file.")
+        raise ValueError(f"{path} has a header that is not a {kind.__name__}. Take another copy of the file.")
     return found
 
 
@@ -212,7 +217,7 @@ def _family(path: Path, name: str, p: Tensor, group: LieGroup[Any], base: Base, 
         value = tensors.pop(f"element/{field}/{name}", None)
         if value is None or value.shape != like.shape:
             found = "nothing" if value is None else f"the shape {tuple(value.shape)}"
-            raise ValueError(
+            raise OtherModelError(
                 f"{path} does not fit the model: {name} needs {field} of shape {tuple(like.shape)} with {group}, but "
                 f"the file has {found}. Build the model as it was when the posterior was saved."
             )
@@ -227,7 +232,7 @@ def _fitting(path: Path, kind: str, own: Mapping[str, Tensor], tensors: dict[str
     for name in sorted({*own, *stored}):
         there, here = (_described(values.get(name)) for values in (stored, own))
         if there != here:
-            raise ValueError(
+            raise OtherModelError(
                 f"{path} was saved from another architecture: {name} ({kind}) {there} there, and {here} in the model."
             )
     return {name: stored[name].to(value.device, value.dtype) for name, value in own.items()}
@@ -239,7 +244,7 @@ def _require_frozen_names(path: Path, frozen: Any, parameters: Mapping[str, Tens
         raise ValueError(f"{path} must have a fingerprint for every frozen parameter. Take another copy of the file.")
     for name in frozen:
         if name not in parameters:
-            raise ValueError(f"{path} was trained beside the frozen parameter {name}, which the model does not have.")
+            raise OtherModelError(f"{path} was trained beside the frozen parameter {name}, which the model does not have.")
 
 
 def _kept(
@@ -249,7 +254,7 @@ def _kept(
     found = {name: tensors.pop(f"kept/{name}") for name in families if f"kept/{name}" in tensors}
     for name, value in found.items():
         if value.dtype != torch.bool or value.shape != parameters[name].shape:
-            raise ValueError(f"{path} must say of every number of {name} whether it was pruned, and does not.")
+            raise ValueError(f"{path} does not say of every number of {name} whether it was pruned.")
     return {name: value.to(parameters[name].device) for name, value in found.items()}
 
 
@@ -322,15 +327,15 @@ def _group_of_library(path: Path, text: str) -> LieGroup[Any]:
             raise ValueError("a support, and no group")
     except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"{path} uses the group {text[:200]}, which is none of the library ({error}). If it is yours, pass it: "
+            f"{path} uses the group {text[:200]}, which the library does not have ({error}). If it is yours, pass it: "
             "Posterior.load(path, model, groups=[...])."
         ) from error
     return group
 
 
 def _built(node: ast.AST) -> Any:
-    """A number, a string, or an object of the library with such arguments, all given by name. Nothing else is looked at."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str):
+    """A number, a string, None, or an object of the library with such arguments by name. Nothing else is looked at."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str, type(None)):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -_built(node.operand)
@@ -344,6 +349,6 @@ def _base_of_library(path: Path, text: str) -> Base:
         return _bases.parse(text)
     except ValueError as error:
         raise ValueError(
-            f"{path} uses the base {text[:200]}, which is none of the library. If it is yours, pass it: "
+            f"{path} uses the base {text[:200]}, which the library does not have. If it is yours, pass it: "
             "Posterior.load(path, model, bases=[...])."
         ) from error

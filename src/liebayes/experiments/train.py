@@ -282,7 +282,7 @@ def _restore(run: RunDirectory, learner: Learner) -> None:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError) as error:  # forged
         text = " ".join(str(error).split())[:300]
-        raise RunError(f"{run.checkpoint} is no checkpoint of this run: {text}. Put a good copy there.") from error
+        raise RunError(f"{run.checkpoint} is not a checkpoint of this run: {text}. Put a good copy there.") from error
 
 
 def _require_same(settings: TrainSettings, then: dict[str, Any], path: Path) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor
 from .. import native
 from ..bases.philox import supports
 from ..groups import Additive, DiagonalAffine, Multiplicative
+from ..native.bounds import Covector, Memory, Sizes, after_gauss_newton, after_step, all_numbers, covector_at
 from ..rule import Absorbed, Adaptive, Fisher
-from .finite import Covector, Memory, Sizes, after_gauss_newton, after_step, all_numbers, covector_at
 from .layout import is_dense, layout_for
 from .noise import Noise, describe_noise
 from .rule import GaussNewtonRule, Rule, Settings

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from ..distributed import draw_like, full, is_sharded, local
+from ..posterior.prior import PosteriorPrior
 from ..rule import Family
 from .layout import SIZE, Bucket, buckets, in_memory_order, layout_for, working_dtype
 from .noise import Noise
-from .posterior_prior import PosteriorPrior
 from .rule import Elements, ParameterState, Rule, Settings
 
 Sums = dict[Tensor, list[Tensor]]

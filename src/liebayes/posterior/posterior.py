@@ -52,27 +52,15 @@ class Posterior(Snapshot):
 
     @overload
     def predict(
-        self,
-        inputs: Any,
-        samples: int = ...,
-        *,
-        batch_size: int | None = ...,
-        output: Callable[[Any], Any] | None = ...,
-        task: Literal["classification"] = ...,
-        seed: int = ...,
-    ) -> ClassPrediction: ...
+        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ...,
+        output: Callable[[Any], Any] | None = ..., task: Literal["classification"] = ..., seed: int = ...,
+    ) -> ClassPrediction: ...  # fmt: skip
 
     @overload
     def predict(
-        self,
-        inputs: Any,
-        samples: int = ...,
-        *,
-        batch_size: int | None = ...,
-        output: Callable[[Any], Any] | None = ...,
-        task: Literal["regression"],
-        seed: int = ...,
-    ) -> RegressionPrediction: ...
+        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ...,
+        output: Callable[[Any], Any] | None = ..., task: Literal["regression"], seed: int = ...,
+    ) -> RegressionPrediction: ...  # fmt: skip
 
     def predict(
         self,
@@ -201,11 +189,16 @@ class Posterior(Snapshot):
         return self.module(self._drawn(generator))
 
     def centred_at(self, weights: nn.Module | Mapping[str, Tensor]) -> Posterior:
-        """The same widths around another point, by names of parameters: of an averaged model, say.
+        """The same widths around another point, by names of parameters.
 
-            ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn())
-            ...
-            posterior = optimizer.posterior(model).centred_at(ema)
+        Of an average of the model that was trained along with it, say:
+
+        >>> import liebayes as lb
+        >>> model = nn.Linear(3, 2)
+        >>> average = torch.optim.swa_utils.AveragedModel(model)
+        >>> posterior = lb.AffineBLR(model.parameters(), data_size=10).posterior(model).centred_at(average)
+        >>> torch.equal(posterior.point()["weight"], average.module.weight)
+        True
 
         Other parameters and buffers are taken from there too, where it has them; frozen ones stay.
         """
