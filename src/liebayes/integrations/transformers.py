@@ -2,7 +2,7 @@
 
 The trainer runs forward and backward passes itself. `PosteriorSampling` puts a sample of the posterior into the model for each
 `training_step`, and takes it out whatever happens: evaluation, checkpoints and what comes after an exception see the point.
-`posterior_of(trainer)` is what training has left.
+`posterior_of(trainer)` returns the posterior afterwards.
 """
 
 from __future__ import annotations

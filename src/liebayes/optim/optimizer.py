@@ -19,11 +19,22 @@ from ..posterior import Posterior, recentred, unwrap
 from ..rule import Absorbed, Family, Metric
 from .checkpoint import own_precision, with_own_objects
 from .noise import Source, choose_source
-from .of_torch import refuse_model, refuse_unknown
 from .protocol import Phase
 from .rule import GaussNewtonRule, LieGroupRule, Rule
 from .sampling import SamplingOptimizer, in_turn
-from .settings import OBJECTS, AffineOptions, Common, Curvature, Prior, named, prepare, whole_number, written
+from .settings import (
+    OBJECTS,
+    AffineOptions,
+    Common,
+    Curvature,
+    Prior,
+    named,
+    prepare,
+    refuse_model,
+    refuse_unknown,
+    whole_number,
+    written,
+)
 from .store import family_of, fit_state, starting_state
 
 if TYPE_CHECKING:

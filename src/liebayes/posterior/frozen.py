@@ -1,7 +1,8 @@
-"""Frozen weights: a posterior neither copies nor stores them, but knows them again by their fingerprints.
+"""Frozen weights: a posterior neither copies nor stores them, but recognises them by their fingerprints.
 
-A fingerprint is of the bits: in chunks, Σ_k c·(2k + 1)·bits_k modulo 2⁶⁴, and a hash of these sums with dtype and shape. It is
-the same on every device and takes one pass over memory. It tells weights apart that differ by accident; it is no signature.
+A fingerprint is computed from the bits: in chunks, Σ_k c·(2k + 1)·bits_k modulo 2⁶⁴, and a hash of these sums with dtype and
+shape. It is the same on every device and takes one pass over memory. It detects weights that differ by accident; it is not a
+signature.
 """
 
 from __future__ import annotations
