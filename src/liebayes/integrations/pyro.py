@@ -1,6 +1,6 @@
 """Pyro's models for `liebayes.fit`: the log joint density as a loss, its latent variables as a start with supports.
 
-lb.fit(**from_pyro(model, x, y))
+`lb.fit(**from_pyro(model, x, y))` fits one.
 """
 
 from __future__ import annotations
