@@ -241,7 +241,7 @@ class Uses(nn.Module):
 
 
 REFUSED: dict[str, tuple[nn.Module, str]] = {
-    "batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "batch norm in training mixes examples"),
+    "batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "batch norm in training mode mixes examples"),
     "batch norm without parameters": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False)), "mixes examples"),
     "frozen batch norm": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval(), "batch_norm of a parameter"),
     "batch norm of torch": (
@@ -259,7 +259,7 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "in place": (Uses(lambda p, x: (x * 1).add_(p)), "add_ of a parameter"),
     "without examples": (Uses(lambda p, x: p * 2), "the same for all examples"),
     "a part of it": (Uses(lambda p, x: x[:, :2] * p[:, :2]), "the same for all examples"),
-    "padding in words": (nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3, padding="same")), "padding in numbers"),
+    "padding in words": (nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3, padding="same")), "padding of a convolution as numbers"),
 }
 
 

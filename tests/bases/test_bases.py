@@ -357,7 +357,7 @@ def test_scales_must_be_positive(value: float) -> None:
 
 def test_moments_beyond_the_largest_float() -> None:
     for moment in ("mean", "variance"):
-        with pytest.raises(ValueError, match=f"The {moment} of LogNormal.* is beyond the largest float"):
+        with pytest.raises(ValueError, match=f"The {moment} of LogNormal.* exceeds the largest float"):
             getattr(bases.LogNormal(40.0), moment)
     assert torch.isfinite(bases.LogNormal(40.0).log_prob(torch.ones(3))).all()
 
