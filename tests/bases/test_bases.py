@@ -34,6 +34,12 @@ def test_texts_that_could_mean_two_things_are_refused(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize("text", ["", " ", "()", "Normal(", "Gauss", "Base", None, 3], ids=repr)
+def test_what_names_no_base_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match=r"is not a base\. Write one such as Laplace"):
+        parse(text)  # pyright: ignore[reportArgumentType]
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     assert bases.Normal(np.float32(0.5)) == bases.Normal(0.5)
     assert repr(bases.StudentT(np.int64(3), np.float32(0.5))) == "StudentT(df=3.0, scale=0.5)"

@@ -113,6 +113,7 @@ GROUPS = [
     GroupCase("KroneckerOfRows", Kronecker(right="none"), MATRICES, size=0.5),
     GroupCase("KroneckerOfColumns", Kronecker("none"), MATRICES, size=0.5),
     GroupCase("KroneckerWithLongSides", Kronecker(max_side=2), MATRICES, size=0.5),
+    GroupCase("KroneckerOfBlocks", Kronecker(block=2), (*MATRICES, _like(4, 6)), size=0.5),
     GroupCase("DiagonalKronecker", Kronecker("diagonal", "diagonal"), MATRICES, size=0.5),
 ]
 

@@ -25,11 +25,7 @@ else:
 
 
 class PosteriorSampling(TrainerCallback or object):
-    """Trains on samples of the posterior.
-
-        trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
-        trainer.add_callback(PosteriorSampling(trainer))
-        trainer.train()
+    """Trains on samples of the posterior, after `trainer.add_callback(PosteriorSampling(trainer))`.
 
     All micro-batches of a step (`gradient_accumulation_steps`) use one sample, and clipping happens before the step, as usual.
     The loss of a step is the mean over them, also of models for which the trainer would take the sum.

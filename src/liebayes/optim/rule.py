@@ -76,6 +76,14 @@ class Rule(ABC):
     def forget_observations(self) -> None:  # noqa: B027
         """Called by zero_grad."""
 
+    def _nothing_pending(self, point: Tensor, settings: Settings) -> ParameterState:
+        """Room for the curvature that the factors of a matrix group have not moved along yet."""
+        group = settings["group"]
+        if group.elementwise:
+            return {}
+        zero = group.zero(group.at(point))
+        return {f"pending_{name}": block for name, block in zip(zero._fields, zero, strict=True) if name != group.shift_block}
+
     def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
         """For rules with `traces` in their states: a number for every parameter that depends on the traces of all."""
         raise NotImplementedError
@@ -192,9 +200,12 @@ class GaussNewtonRule(Rule):
     gradients before, which may have been next to nothing."""
     SEEN = 0.001
     """The share of a floor under A⁻² that steps on the shift see."""
+    TOGETHER = 0.02
+    """Factors of matrix groups move when so much of their curvature is new; until then it is added up."""
 
     def __init__(self) -> None:
         self._left_of_start: dict[float, list[float]] = {}
+        self._waiting: dict[float, list[tuple[float, int]]] = {}
 
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
         point = p.detach().to(working_dtype(p))
@@ -204,6 +215,7 @@ class GaussNewtonRule(Rule):
         return {
             **layout.start(point, width),
             "momentum_shift": torch.zeros_like(point),
+            **self._nothing_pending(point, settings),
             "traces": torch.zeros(3, dtype=torch.float64, device=p.device),  # running means
             "unit": step_unit(point, settings),
             "size": size,
@@ -253,6 +265,15 @@ class GaussNewtonRule(Rule):
             shares.append(shares[-1] * (1 - self.width_rate(len(shares) - 1, {"width_rate": width_rate})))
         return shares[steps]
 
+    def waiting(self, steps: int, width_rate: float) -> tuple[float, int]:
+        """The share of new curvature that factors of matrix groups have not moved along after so many steps, and its steps."""
+        known = self._waiting.setdefault(width_rate, [(0.0, 0)])
+        while len(known) <= steps:
+            share, count = known[-1] if known[-1][0] < self.TOGETHER else (0.0, 0)
+            rate = self.width_rate(len(known), {"width_rate": width_rate})
+            known.append((share + (1 - share) * rate, count + 1))
+        return known[steps]
+
     def free(self, elements: Elements, settings: Settings) -> Tensor:
         """What makes of a scale A that of the data alone, as Adam has it; SEEN of the rest is its ε."""
         share = settings["group"].variance(elements.element, 1.0) * elements.floor
@@ -267,13 +288,13 @@ class GaussNewtonRule(Rule):
     ) -> list[Tensor]:
         """The scales' covector without its level and Var(ε), the gradient, and traces: Σ(θ − E[θ])·∇ℓ, Σw², Σ(free·w)²."""
         group, g = settings["group"], elements.element
-        mean, transpose = group.act_with_transpose(g, torch.full_like(theta, settings["base"].mean))
+        mean = self._mean(g, settings)
         if elements.prior is not None:
             pull = elements.prior.curvature * (mean - elements.prior.mean)
             gradient = gradient.add(pull, alpha=1 / settings["data_size"])
         else:
             gradient = gradient.add(mean, alpha=self.pull(elements.numbers, settings) / settings["data_size"])
-        whitened = transpose(gradient)
+        whitened = group.linear(g)[1](gradient)
         exact = torch.linalg.vecdot((theta - mean).flatten(), gradient.flatten())
         squares = torch.linalg.vecdot(whitened.flatten(), whitened.flatten())
         blocks = group.pullback_at_identity(g, whitened, whitened)._replace(**{group.shift_block: gradient})
@@ -291,33 +312,56 @@ class GaussNewtonRule(Rule):
         momentum = torch.lerp(getattr(xi, group.shift_block), state["momentum_shift"], settings["momentum"])
         traces = traces * traces.new_tensor([1.0, base.variance, 1.0])  # so that ε has variance 1 in the first two
         running = torch.lerp(state["traces"], traces, self.fading(elements.steps))
-        direction = group.act_with_transpose(g, momentum)[1](momentum)
+        times, transpose_times = group.linear(g)
+        direction = transpose_times(momentum)
         if group.elementwise:  # in units of a running mean, that of the step before
             direction = direction * self.free(elements, settings)
             squares = (state["traces"] if elements.steps else traces)[2]
         else:
-            centred = g._replace(**{group.shift_block: torch.zeros_like(shift)})  # Av + b − b would have b's rounding
-            direction = group.act(centred, direction)
+            direction = times(direction)
             squares = direction.square().sum()
         size = (squares / direction.numel()).sqrt().clamp_min(torch.finfo(direction.dtype).tiny)
-        direction = direction / size
+        moved, pending = self._with_widths(g, xi, elements, settings)
+        if base.mean:  # widths change about the mean
+            shift = shift + self._mean(g, settings) - self._mean(moved, settings)
+        length = self.length(elements.steps, settings) * elements.numbers["unit"]
         if group.elementwise:
-            direction = direction.clamp(-self.LONGEST, self.LONGEST)
-        moved = g if elements.steps == 0 else self._with_widths(g, xi, elements, settings)
-        if base.mean:  # widths turn about the mean
-            noise = torch.full_like(shift, base.mean)
-            shift = shift + group.act(g, noise) - group.act(moved, noise)
-        shift = shift - direction * (self.length(elements.steps, settings) * elements.numbers["unit"])
-        return Moved(moved._replace(**{group.shift_block: shift}), {"momentum_shift": momentum, "traces": running}, 0)
+            shift = shift.sub((direction / size).clamp(-self.LONGEST, self.LONGEST), alpha=length)
+        else:
+            shift = shift.addcmul(direction, (-length / size).to(direction.dtype))
+        memory = {"momentum_shift": momentum, "traces": running, **pending}
+        return Moved(moved._replace(**{group.shift_block: shift}), memory, 0)
 
-    def _with_widths(self, g: Any, xi: Any, elements: Elements, settings: Settings) -> Any:
+    def _mean(self, g: Any, settings: Settings) -> Tensor:
+        """E[θ]."""
+        group, mean = settings["group"], settings["base"].mean
+        shift = getattr(g, group.shift_block)
+        return group.act(g, torch.full_like(shift, mean)) if mean else shift
+
+    def _with_widths(self, g: Any, xi: Any, elements: Elements, settings: Settings) -> tuple[Any, dict[str, Tensor]]:
+        """The element with new scales, and the curvature that waits for a later step. The first step only tells the level."""
+        group, steps, state = settings["group"], elements.steps, elements.state
+        if steps == 0:
+            return g, {}
+        scales = {name: getattr(xi, name) * elements.level for name in g._fields if name != group.shift_block}
+        if group.elementwise:
+            return self._averaged(g, xi._replace(**scales), self.width_rate(steps, settings), elements, settings), {}
+        share, count = self.waiting(steps, settings["width_rate"])
+        sums = {name: x + state[f"pending_{name}"] if count > 1 else x for name, x in scales.items()}
+        if share >= self.TOGETHER:
+            mean = xi._replace(**{name: total / count for name, total in sums.items()})
+            g = self._averaged(g, mean, share, elements, settings)
+        return g, {f"pending_{name}": total for name, total in sums.items()}
+
+    def _averaged(self, g: Any, scales: Any, rate: float, elements: Elements, settings: Settings) -> Any:
+        """A⁻² as a mean of what it was and of the precision that the covectors of the scales and the prior give."""
         group, variance = settings["group"], settings["base"].variance
-        curvature = elements.level * (variance * settings["data_size"] / settings["temperature"])
+        curvature = variance * settings["data_size"] / settings["temperature"]
         stiffness: Any = self.stiffness(elements.numbers, settings)
         if elements.prior is not None:
             stiffness = elements.prior.curvature / settings["temperature"]
-        S = map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), xi)
-        return group.average_precision(g, S, self.width_rate(elements.steps, settings))
+        S = map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), scales)
+        return group.average_precision(g, S, rate)
 
 
 def starting_size(p: Tensor, settings: Settings) -> float:
@@ -348,6 +392,11 @@ def root_mean_square(*tensors: Tensor) -> float:
     """√mean(p²) over all numbers."""
     squares = sum(float(p.detach().double().square().sum()) for p in tensors)
     return math.sqrt(squares / max(sum(p.numel() for p in tensors), 1))
+
+
+def matrix_sides(p: Tensor) -> tuple[int, int]:
+    """The rows and columns of a weight as a matrix of outputs by inputs."""
+    return p.shape[0], inputs_of(p)
 
 
 def inputs_of(p: Tensor) -> int:

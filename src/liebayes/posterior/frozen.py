@@ -13,6 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ..posterior_file import OtherModelError
+
 _CHUNK = 1 << 17
 _ODD = -0x61C8864680B583EB  # 2⁶⁴ over the golden ratio, as a signed number
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -49,7 +51,7 @@ def require_frozen(where: str, frozen: Mapping[str, str], model: nn.Module) -> N
     parameters = dict(model.named_parameters())
     changed = [name for name, saved in frozen.items() if name not in parameters or fingerprint(parameters[name]) != saved]
     if changed:
-        raise ValueError(
+        raise OtherModelError(
             f"{where} {len(changed)} of {len(frozen)} frozen weights, such as {changed[0]}, are not those that the posterior "
             "was trained beside. It has no copy of them: give it the model with the same weights, in the same precision."
         )
