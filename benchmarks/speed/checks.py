@@ -26,8 +26,8 @@ from unittest.mock import patch
 import torch
 
 from liebayes import install, native
+from liebayes.native.bounds import Memory
 from liebayes.optim import native_store, store
-from liebayes.optim.finite import Memory
 
 from . import steps
 

@@ -259,7 +259,7 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "in place": (Uses(lambda p, x: (x * 1).add_(p)), "add_ of a parameter"),
     "without examples": (Uses(lambda p, x: p * 2), "the same for all examples"),
     "a part of it": (Uses(lambda p, x: x[:, :2] * p[:, :2]), "the same for all examples"),
-    "padding in words": (nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3, padding="same")), "padding of a convolution as numbers"),
+    "padding in words": (nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3, padding="same")), "as numbers"),
 }
 
 
