@@ -70,7 +70,7 @@ class Stopping:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew: something has changed."""
+        """Starts again: something has changed."""
         self._objectives.clear()
 
     def _falls(self) -> bool:
