@@ -259,6 +259,17 @@ class GaussNewtonRule(Rule):
         start = 1.0 if settings["start_width"] is None else settings["start_width"] * numbers["size"]
         return left / start**2 + (1 - left) * settings["base"].variance * self.stiffness(numbers, settings)
 
+    def _given(self, elements: Elements, settings: Settings) -> Any:
+        """`given`, also where a posterior as prior has another precision for every weight, with which it has started."""
+        if elements.prior is None:
+            return elements.given
+        left = self.left_of_start(elements.numbers["steps"], settings["width_rate"])
+        curvature = settings["base"].variance * elements.prior.curvature
+        start = curvature / settings["prior"].posterior.temperature
+        if settings["start_width"] is not None:  # where that is narrower
+            start = start.clamp_min((settings["start_width"] * elements.numbers["size"]) ** -2)
+        return left * start + (1 - left) * curvature / settings["temperature"]
+
     def left_of_start(self, steps: int, width_rate: float) -> float:
         """Π(1 − ρ): A⁻² is a running mean of precisions, in which this is the weight of the first."""
         shares = self._left_of_start.setdefault(width_rate, [1.0])
@@ -356,10 +367,9 @@ class GaussNewtonRule(Rule):
         if group.elementwise:
             rate = self.width_rate(steps, settings)
             S = self._precision(g, xi._replace(**scales), elements, settings)
-            if elements.prior is None:  # the precision of a posterior is known, too, but not as one number
-                change = (1 / rate - 1) * (self.level_ratio(state["level"], elements.level) - 1)
-                data = (1 - group.variance(g, 1.0) * elements.given).clamp_min(0.0)
-                S = S._replace(**{name: getattr(S, name) + change * data for name in scales})
+            change = (1 / rate - 1) * (self.level_ratio(state["level"], elements.level) - 1)
+            data = (1 - group.variance(g, 1.0) * self._given(elements, settings)).clamp_min(0.0)
+            S = S._replace(**{name: getattr(S, name) + change * data for name in scales})
             return group.average_precision(g, S, rate), {"level": elements.level}
         share, count = self.waiting(steps, settings["width_rate"])
         sums = {name: x + state[f"pending_{name}"] if count > 1 else x for name, x in scales.items()}
