@@ -105,9 +105,7 @@ def _compared(work: Callable[[], object], library: ctypes.CDLL, pairs: int) -> d
             return _seconds(work, repeats)
 
     repeats = 1
-    for _ in range(3):
-        took = min(checked(), without())
-    repeats = max(1, math.ceil(SECONDS / took))
+    repeats = max(1, math.ceil(SECONDS / min(min(checked(), without()) for _ in range(3))))
     found = []
     for k in range(pairs):  # in turn first and last, so that neither profits from its place
         one, other = (checked(), without()) if k % 2 else (without(), checked())
