@@ -31,7 +31,7 @@ class Stopping:
         self._not_before = 0
         self._settled: tuple[int, float] | None = None
         """Since which step, and the schedule's factor there."""
-        self.noisy = False
+        self.noisy: bool = False
         """Nothing falls any more, and the steps that are left cannot average the noise."""
 
     def rate(self, step: int, scheduled: float) -> float:
@@ -55,7 +55,7 @@ class Stopping:
         if self._settled is None:
             still = rate > 0 and step >= self._not_before and not self._falls()
             # Noise that the steps which are left cannot average is left to the schedule, if more samples do not help.
-            self.noisy: bool = still and not self._left_after(self._steps - step, rate) < ACCURACY
+            self.noisy = still and not self._left_after(self._steps - step, rate) < ACCURACY
             self._settled = (step, rate) if still and not self.noisy else None
             return False
         since, factor = self._settled
