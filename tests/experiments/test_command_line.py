@@ -52,7 +52,7 @@ BAD_USAGE = {
     "train --schedule cubic": "cosine",
     "train --warmup-epochs 9 --epochs 3": "more than the 3 --epochs",
     "train --from-file nothing.json": "nothing.json cannot be read: No such file",
-    "train --from-file FILE": "is not JSON",
+    "train --from-file FILE": "is not valid JSON",
     "evaluate": "at least one run directory",
     "evaluate RUN --samples 0": "--samples must be at least 1",
     "compare": "at least one run directory",

@@ -227,7 +227,7 @@ def test_refusals() -> None:
     bowl = lambda t: t.square().sum()  # noqa: E731
     with pytest.raises(ValueError, match="must lie among positive numbers, but is -1"):
         lb.fit(bowl, start=torch.tensor(-1.0), supports=groups.Positive())
-    with pytest.raises(ValueError, match="not with a Product"):
+    with pytest.raises(ValueError, match="not a Product"):
         lb.fit(bowl, groups.Product(groups.DiagonalAffine()), start=(torch.ones(1),), supports=(groups.Positive(),))
     with pytest.raises(ValueError, match="start must be"):
         lb.fit(bowl)

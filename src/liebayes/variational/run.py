@@ -124,9 +124,8 @@ class Fit:
         self._good: list[State] = [factor.state for factor in self.factors]
         """Where the loss was finite last; the start, at first."""
         self._earlier: list[Tensor] = []
-        self._unpaired = 0
+        self._unpaired, self._quiet = 0, 0
         self._bounded: int | Tensor = 0
-        self._quiet = 0
         self._time = 0.0
         """The sum of all step sizes: how many time constants of the rule have passed."""
 
