@@ -38,11 +38,12 @@ class Fitted:
     loss: Any
     model: Model
 
-    def weighed(self) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    def weighed(self, seed: int = 0) -> tuple[dict[str, Any], dict[str, list[float]]]:
         """What the diagnosis says, with its defaults, and the moments by importance weights."""
         if self.family is None:
-            return {"pareto_k": math.nan, "reliable": False}, {"mean": [math.nan], "sd": [math.nan]}
-        found = self.family.diagnose(self.loss)
+            nothing = {"pareto_k": math.nan, "weighted_k": math.nan, "reliable": False, "misses": 0}
+            return nothing, {"mean": [math.nan], "sd": [math.nan]}
+        found = self.family.diagnose(self.loss, seed=seed)
         weights = np.asarray(found.weights, dtype=np.float64)
         judged = self.model.judged({name: np.asarray(x, dtype=np.float64) for name, x in found.draws.items()})
         flat = np.concatenate([x.reshape(len(x), -1) for x in judged.values()], 1)

@@ -271,6 +271,40 @@ def test_no_curvature_is_lost_while_it_waits() -> None:
     assert rule.waiting(1000, rate)[1] <= rule.TOGETHER / rate
 
 
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("prior", [None, 2.0])
+def test_the_data_s_part_of_a_precision_follows_the_level(
+    prior: float | None, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A⁻² = c·mean(squares)·N/τ + what is given, with the level c of the last step, however c has changed before."""
+    if not fast:
+        monkeypatch.setattr(native, "available", lambda: False)
+    levels = [0.0, 1.0, 2.0, 0.5, 3.0, 1.5]
+
+    def given_level(self: GaussNewtonRule, traces: Tensor, steps: list[int], samples: int) -> Tensor:
+        return torch.tensor([levels[steps[0]]], dtype=torch.float64)
+
+    monkeypatch.setattr(GaussNewtonRule, "levels", given_level)
+    p = nn.Parameter(torch.tensor([0.5, -0.5, 0.25]))
+    optimizer = lb.AffineBLR([p], lr=0.0, data_size=100, prior=prior, momentum=0.0)
+    gradients = torch.randn(len(levels), 3, generator=torch.Generator().manual_seed(0))
+    squares, size, point = torch.zeros(3).double(), float(p.detach().square().mean().sqrt()), p.detach().double()
+    temperature, pull = optimizer.param_groups[0]["temperature"], 0.7 if prior is None else prior
+    given = 1 / (0.01 * size) ** 2
+    for t, gradient in enumerate(gradients):
+        with optimizer.sampled():
+            pass
+        p.grad = gradient.clone()
+        optimizer.step()
+        if t:
+            rate = max(0.005, min(0.15, 5 / (t + 10)))
+            squares = (1 - rate) * squares + rate * (gradient.double() + pull / 100 * point).square()
+            given = (1 - rate) * given + rate * (1 / size**2 if prior is None else prior / temperature)
+    expected = levels[-1] * 100 / temperature * squares + given
+    found = optimizer.families()[p].variance.double().reciprocal()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)  # six float32 steps on logarithms of some ten
+
+
 @pytest.mark.parametrize("together", [0.0, 0.02])
 def test_every_gradient_counts(together: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old factors, and gradients that alternate between two columns: both columns are narrower than the third."""

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 import liebayes as lb
 from liebayes.bases import Laplace, Normal
 from liebayes.groups import Additive, DiagonalAffine, LowRankAffine, Positive
+from liebayes.variational import verdict
 from liebayes.variational.newton import newton_step
+from liebayes.variational.verdict import Examination
 
 
 def regression(dim: int, condition: float, cases: int = 200) -> tuple[Tensor, Tensor]:
@@ -167,3 +170,26 @@ def test_other_bases() -> None:
     )
     assert ((q.mean - mean) / sd).abs().max() < 0.05
     assert (q.stddev / sd - 1).abs().max() < 0.08
+
+
+@pytest.mark.parametrize("there", ["an outlier", "not a number", "an error"])
+def test_a_newton_step_that_is_not_seen_to_be_good_is_taken_back(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One draw with a loss of 10⁹ makes the standard error as large as the mean: no reason to go there."""
+    run = lb.Fit(lambda t: t.square().sum(), DiagonalAffine(), start=torch.zeros(2, dtype=torch.float64))
+    step = torch.ones(2, dtype=torch.float64)
+    values = torch.randn(64, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    first = Examination(values, False, False, [([step, step], [1e-3 * step, 1e-3 * step])])
+
+    def examine(*_: object) -> Examination:
+        if there == "an error":
+            raise ValueError("not defined at this draw")
+        worse = values.clone()
+        worse[0, 0] = 1e9 if there == "an outlier" else math.nan
+        return replace(first, values=worse)
+
+    monkeypatch.setattr(verdict, "examine", examine)
+    state = run.factors[0].state
+    found = verdict.refine(run.factors, run.settings, run._values, 100, 10.0, run.history, first)
+    assert found is first
+    assert run.factors[0].state is state
+    assert run.history.newton_steps == 0

@@ -113,3 +113,42 @@ def test_full_rank_in_many_dimensions_converges() -> None:
         kl = 0.5 * (product.trace() - size - torch.linalg.slogdet(product).logabsdet + q.mean @ precision @ q.mean)
         assert float(kl) < 0.05, samples
         assert q.history.converged
+
+
+def test_samples_grow_where_noise_is_all_that_is_left() -> None:
+    """A loss with noise of its own, of which 16 samples leave 3/√16/√2000 widths at least after all steps: more than 0.01."""
+
+    def loss(theta: Tensor) -> Tensor:
+        return (0.5 * theta.square() + 3 * torch.randn_like(theta) * theta).sum()
+
+    found = {}
+    for samples in (None, 16):
+        with lb.Fit(loss, start=torch.full((1,), 3.0, dtype=torch.float64), samples=samples) as run:
+            while run.step():
+                pass
+            found[samples] = run.result()
+    assert found[16].history.stopped.startswith("all")
+    assert found[None].history.stopped.startswith("settled")
+    assert float(found[None].mean.abs()) < 5 * ACCURACY
+    assert float(found[None].stddev.log().abs()) < 5 * ACCURACY
+
+
+def test_many_samples_do_not_grow() -> None:
+    """What a step needs in many dimensions is beyond what samples grow to."""
+    run = lb.Fit(lambda t: t.square().sum(), TriangularAffine(), start=torch.zeros(649))
+    assert run._samples <= run._most < 2 * run._samples
+
+
+def test_an_examination_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    examine, failures = lb.Fit._examine, []
+
+    def once(run: lb.Fit) -> object:
+        if not failures:
+            failures.append(run.steps)
+            raise ValueError("not defined at this draw")
+        return examine(run)
+
+    monkeypatch.setattr(lb.Fit, "_examine", once)
+    q = lb.fit(lambda t: t.abs().sum(), start=torch.full((3,), 4.0, dtype=torch.float64), samples=64, seed=1)
+    assert q.history.converged is Convergence.CONVERGED
+    assert q.history.step[-1] > failures[0]

@@ -183,6 +183,7 @@ class LieGroupBLR(SamplingOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""
         self._refuse_inside("Parameters cannot be added")
+        refuse_model(param_group["params"])
         super().add_param_group(param_group)
         try:
             prepare(self.param_groups[-1], {*self.defaults, *self._own_defaults})

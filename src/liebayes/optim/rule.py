@@ -38,8 +38,8 @@ class Elements(NamedTuple):
     """The state of the first parameter, of which the numbers are meant."""
     level: Any = None
     """What `Rule.levels` says of the first parameter."""
-    floor: float = 0.0
-    """What `Rule.floor` says of it."""
+    given: float = 0.0
+    """What `Rule.given` says of it."""
     prior: Gaussian | None = None
     """Of a rule that has the prior in its own place: that of the first parameter, if it is a posterior."""
 
@@ -76,20 +76,12 @@ class Rule(ABC):
     def forget_observations(self) -> None:  # noqa: B027
         """Called by zero_grad."""
 
-    def _nothing_pending(self, point: Tensor, settings: Settings) -> ParameterState:
-        """Room for the curvature that the factors of a matrix group have not moved along yet."""
-        group = settings["group"]
-        if group.elementwise:
-            return {}
-        zero = group.zero(group.at(point))
-        return {f"pending_{name}": block for name, block in zip(zero._fields, zero, strict=True) if name != group.shift_block}
-
     def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
         """For rules with `traces` in their states: a number for every parameter that depends on the traces of all."""
         raise NotImplementedError
 
-    def floor(self, numbers: ParameterState, settings: Settings) -> float:
-        """For rules whose steps are not those of the scales: what they leave out of A⁻²."""
+    def given(self, numbers: ParameterState, settings: Settings) -> float:
+        """For rules that learn precisions A⁻²: what these hold beside the data's part."""
         return 0.0
 
     @abstractmethod
@@ -179,7 +171,7 @@ class GaussNewtonRule(Rule):
 
     With `prior=None` weights have a weak prior, and widths a limit, the size that their tensor started with: that prior alone
     would leave weights that the data do not determine so wide that training suffers. Steps of elementwise groups then leave
-    out of A⁻² what is left of the start and the limit (`floor`, `free`), which would make steps of all weights alike; those
+    out of A⁻² what is left of the start and the limit (`given`, `free`), which would make steps of all weights alike; those
     of matrix groups keep it, as damping.
     """
 
@@ -199,7 +191,9 @@ class GaussNewtonRule(Rule):
     """No weight moves by more than this times the length of a step, under elementwise groups: lengths are in units of the
     gradients before, which may have been next to nothing."""
     SEEN = 0.001
-    """The share of a floor under A⁻² that steps on the shift see."""
+    """The share of what is given of A⁻² that steps on the shift see."""
+    FASTEST_LEVEL = 10.0
+    """The data's part of A⁻² follows the level by this factor a step at most."""
     TOGETHER = 0.02
     """Factors of matrix groups move when so much of their curvature is new; until then it is added up."""
 
@@ -217,10 +211,19 @@ class GaussNewtonRule(Rule):
             "momentum_shift": torch.zeros_like(point),
             **self._nothing_pending(point, settings),
             "traces": torch.zeros(3, dtype=torch.float64, device=p.device),  # running means
+            "level": torch.zeros((), dtype=torch.float64, device=p.device),  # of the last step on the scales
             "unit": step_unit(point, settings),
             "size": size,
             "steps": 0,
         }
+
+    def _nothing_pending(self, point: Tensor, settings: Settings) -> ParameterState:
+        """Room for the curvature that the factors of a matrix group have not moved along yet."""
+        group = settings["group"]
+        if group.elementwise:
+            return {}
+        zero = group.zero(group.at(point))
+        return {f"pending_{name}": block for name, block in zip(zero._fields, zero, strict=True) if name != group.shift_block}
 
     def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
         """c for every tensor, from the traces of all up to the step before, (tensors, 3); 0 for those that have none yet."""
@@ -250,10 +253,8 @@ class GaussNewtonRule(Rule):
             return (self.WIDEST * numbers["size"]) ** -2
         return self.pull(numbers, settings) / settings["temperature"]
 
-    def floor(self, numbers: ParameterState, settings: Settings) -> float:
-        """What of A⁻² is left out of steps: without a prior, what is left of the start, and the limit."""
-        if settings["prior"] is not None:
-            return 0.0
+    def given(self, numbers: ParameterState, settings: Settings) -> float:
+        """What A⁻² holds beside the data's part: what is left of the start, and the precision of the prior or of the limit."""
         left = self.left_of_start(numbers["steps"], settings["width_rate"])
         start = 1.0 if settings["start_width"] is None else settings["start_width"] * numbers["size"]
         return left / start**2 + (1 - left) * settings["base"].variance * self.stiffness(numbers, settings)
@@ -264,6 +265,14 @@ class GaussNewtonRule(Rule):
         while len(shares) <= steps:
             shares.append(shares[-1] * (1 - self.width_rate(len(shares) - 1, {"width_rate": width_rate})))
         return shares[steps]
+
+    def level_ratio(self, before: Tensor, level: Tensor) -> Tensor:
+        """By how much the data's part of A⁻² changes with the level, so that it is c times a mean of squares, not one of c·w²:
+        directions along A would otherwise remember how c has changed, whatever the gradients."""
+        level = level.to(before.device)
+        known = (before > 0) & (level > 0)
+        ratio = torch.where(known, level / torch.where(known, before, 1.0), 1.0)
+        return ratio.clamp(1 / self.FASTEST_LEVEL, self.FASTEST_LEVEL)
 
     def waiting(self, steps: int, width_rate: float) -> tuple[float, int]:
         """The share of new curvature that factors of matrix groups have not moved along after so many steps, and its steps."""
@@ -276,7 +285,7 @@ class GaussNewtonRule(Rule):
 
     def free(self, elements: Elements, settings: Settings) -> Tensor:
         """What makes of a scale A that of the data alone, as Adam has it; SEEN of the rest is its ε."""
-        share = settings["group"].variance(elements.element, 1.0) * elements.floor
+        share = settings["group"].variance(elements.element, 1.0) * (elements.given if settings["prior"] is None else 0.0)
         return (1 - (1 - self.SEEN) * share).clamp_min(self.SEEN).rsqrt()
 
     def fading(self, steps: int) -> float:
@@ -345,23 +354,28 @@ class GaussNewtonRule(Rule):
             return g, {}
         scales = {name: getattr(xi, name) * elements.level for name in g._fields if name != group.shift_block}
         if group.elementwise:
-            return self._averaged(g, xi._replace(**scales), self.width_rate(steps, settings), elements, settings), {}
+            rate = self.width_rate(steps, settings)
+            S = self._precision(g, xi._replace(**scales), elements, settings)
+            if elements.prior is None:  # the precision of a posterior is known, too, but not as one number
+                change = (1 / rate - 1) * (self.level_ratio(state["level"], elements.level) - 1)
+                data = (1 - group.variance(g, 1.0) * elements.given).clamp_min(0.0)
+                S = S._replace(**{name: getattr(S, name) + change * data for name in scales})
+            return group.average_precision(g, S, rate), {"level": elements.level}
         share, count = self.waiting(steps, settings["width_rate"])
         sums = {name: x + state[f"pending_{name}"] if count > 1 else x for name, x in scales.items()}
         if share >= self.TOGETHER:
             mean = xi._replace(**{name: total / count for name, total in sums.items()})
-            g = self._averaged(g, mean, share, elements, settings)
+            g = group.average_precision(g, self._precision(g, mean, elements, settings), share)
         return g, {f"pending_{name}": total for name, total in sums.items()}
 
-    def _averaged(self, g: Any, scales: Any, rate: float, elements: Elements, settings: Settings) -> Any:
-        """A⁻² as a mean of what it was and of the precision that the covectors of the scales and the prior give."""
+    def _precision(self, g: Any, scales: Any, elements: Elements, settings: Settings) -> Any:
+        """S, from the covectors of the scales at their level and from the prior."""
         group, variance = settings["group"], settings["base"].variance
         curvature = variance * settings["data_size"] / settings["temperature"]
         stiffness: Any = self.stiffness(elements.numbers, settings)
         if elements.prior is not None:
             stiffness = elements.prior.curvature / settings["temperature"]
-        S = map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), scales)
-        return group.average_precision(g, S, rate)
+        return map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), scales)
 
 
 def starting_size(p: Tensor, settings: Settings) -> float:

@@ -141,8 +141,13 @@ def named(settings: dict[str, Any]) -> list[tuple[str, Tensor]]:
 
 def named_tensors(params: Any) -> list[tuple[str | None, Any]]:
     """The parameters of a group that is being added, with their names where it was given any."""
+    refuse_model(params)
     listed = [params] if isinstance(params, Tensor) else list(params)
-    return [entry if isinstance(entry, tuple) else (None, entry) for entry in listed]
+    pairs: list[tuple[str | None, Any]] = [entry if isinstance(entry, tuple) else (None, entry) for entry in listed]
+    for _, value in pairs:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"An optimizer takes tensors, but one of its parameters is a {type(value).__name__}.")
+    return pairs
 
 
 def require_parameter(name: str, p: Tensor, group: LieGroup[Any]) -> None:

@@ -91,7 +91,8 @@ def fit(
         max_shift: how far the shift's bound may grow, in widths. It starts at `max_step`, grows by a tenth in every step
             that lowers the loss, and is halved by every step that raises it: a start many widths away is no loss.
         samples: Monte Carlo samples per step: 16 by default, and two ninths of the dimensions for full-rank families in more
-            than 72. With fewer the steps of the scales are shorter, so that noise does not exceed the signal.
+            than 72; up to four times as many where nothing falls any more and the steps left could not average the noise.
+            With fewer the steps of the scales are shorter, so that noise does not exceed the signal.
         antithetic: draw the samples in pairs ε, −ε where the base is even. A slope of the loss, however steep, then leaves
             the scales alone.
         steps: how many steps at most. A run ends before where the objective falls no more, noise considered: from then on

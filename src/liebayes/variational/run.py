@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ from .shortcuts import short_grad
 from .stopping import ACCURACY, Stopping
 from .verdict import Examination, examine, judge, refine, warn_of
 
+MORE = 256
+"""How many samples a step may come to have by itself, where noise is all that is left."""
 RETREATS = 12
 """How often widths are halved where the loss has no finite value."""
 
@@ -52,11 +54,8 @@ class Evaluation(NamedTuple):
     covectors: list[Any]
     gradients: list[Tensor]
     """Of the losses in the coordinates of ε, for each factor."""
-
-    @property
-    def total(self) -> float:
-        """The sum of the objectives."""
-        return self.objectives.sum().item()
+    total: float
+    """The sum of the objectives."""
 
 
 class Fit:
@@ -112,17 +111,11 @@ class Fit:
         loss = loss if self._batches is None else self._batches.estimate(loss)
         weight = told.temperature if told.tempering == "kl" else 1.0
         self._energies = over_samples(energy_of(loss, regulariser, weight, unflatten), told.vectorize)
-        first = blocks_of(self.factors[0].start)[-1]
-        self._weights = torch.full((samples,), 1 / told.unit, dtype=first.dtype, device=first.device)
-        generator = torch.Generator(device=first.device).manual_seed(told.seed)
-        self._numbers = samples * sum(factor.group.event_shape(factor.start).numel() for factor in self.factors)
-        self._noise = noise_of_steps(
-            lambda count: [factor.noise(count, samples, generator) for factor in self.factors],
-            self._numbers,
-            told.steps,
-            beside=first.device.type == "cpu" and all(factor.base.private_draws for factor in self.factors),
-        )
+        device = blocks_of(self.factors[0].start)[-1].device
+        self._generator = torch.Generator(device=device).manual_seed(told.seed)
+        self._most: int = MORE if told.samples is None else samples
         self.steps: int = 0
+        self._draw_ahead(samples)
         self.history: History = History()
         self._share_out: Callable[[bool], None] = lambda wanted: None
         self._resources = ExitStack()
@@ -138,7 +131,7 @@ class Fit:
         """The sum of all step sizes: how many time constants of the rule have passed."""
 
     def __enter__(self) -> Fit:
-        self._resources.enter_context(closing(self._noise))
+        self._resources.callback(lambda: self._noise.close())
         self._share_out = self._resources.enter_context(sharing(self._numbers))
         return self
 
@@ -221,13 +214,26 @@ class Fit:
         for factor, state in zip(self.factors, states, strict=True):
             factor.state = state
 
+    def _draw_ahead(self, samples: int) -> None:
+        """Noise for so many samples in each of the steps that are left."""
+        like = blocks_of(self.factors[0].start)[-1]
+        self._samples = samples
+        self._weight = torch.full((1,), 1 / self.settings.unit, dtype=like.dtype, device=like.device)
+        self._numbers = samples * sum(factor.group.event_shape(factor.start).numel() for factor in self.factors)
+        self._noise = noise_of_steps(
+            lambda count: [factor.noise(count, samples, self._generator) for factor in self.factors],
+            self._numbers,
+            self.settings.steps - self.steps,
+            beside=like.device.type == "cpu" and all(factor.base.private_draws for factor in self.factors),
+        )
+
     def _noise_of_the_step(self) -> list[Tensor]:
         noise = next(self._noise)
         here, self._earlier = self._earlier, noise
         if not (self._unpaired and here):
             return noise
         self._unpaired -= 1
-        half = (len(self._weights) + 1) // 2
+        half = (self._samples + 1) // 2
         return [
             torch.cat([now[:half], before[half:]]) if factor.in_pairs else now
             for factor, now, before in zip(self.factors, noise, here, strict=True)
@@ -250,7 +256,7 @@ class Fit:
         for leaf in leaves:
             if leaf.log_jacobian is not None:
                 objectives = objectives - told.temperature * leaf.log_jacobian
-        found = short_grad(objectives, self._weights, [leaf.leaf for leaf in leaves])
+        found = short_grad(objectives, self._weight.expand(len(losses)), [leaf.leaf for leaf in leaves])
         self._share_out(False)
         gradients = [
             torch.zeros_like(leaf.leaf) if gradient is None else leaf.transpose(gradient)
@@ -258,7 +264,8 @@ class Fit:
         ]
         temperature = told.temperature / told.unit
         covectors = [f.covector(e, d, temperature) for f, e, d in zip(factors, noise, gradients, strict=True)]
-        return Evaluation(noise, losses.detach(), objectives.detach(), leaves, elements, covectors, gradients)
+        losses, objectives = losses.detach(), objectives.detach()
+        return Evaluation(noise, losses, objectives, leaves, elements, covectors, gradients, objectives.sum().item())
 
     def _set_reach(self, present: float) -> None:
         """The shift's own bound grows while the objective falls, so that a start many widths away is reached in time."""
@@ -311,9 +318,17 @@ class Fit:
             return
         size = max(factor.size(move.direction) for factor, move in zip(self.factors, taken, strict=True))
         if not self._stopping.see(self.steps, rate, self._relative(found).mean().item(), size):
+            if self._stopping.noisy and 4 * self._samples <= self._most:
+                self._noise.close()
+                self._draw_ahead(4 * self._samples)
+                self._earlier = []
+                self._stopping.quieter(0.5)
             return
-        examined = self._examine()
-        if judge(self.factors, self.settings, self.history, examined)[0] is Convergence.MOVING:
+        try:
+            examined = self._examine()
+        except Exception:  # the loss fails at some draws, which may not be so further on
+            examined = None
+        if examined is None or judge(self.factors, self.settings, self.history, examined)[0] is Convergence.MOVING:
             self._stopping.go_on(self.steps)
         else:
             self._examined = examined

@@ -31,6 +31,8 @@ class Stopping:
         self._not_before = 0
         self._settled: tuple[int, float] | None = None
         """Since which step, and the schedule's factor there."""
+        self.noisy = False
+        """Nothing falls any more, and the steps that are left cannot average the noise."""
 
     def rate(self, step: int, scheduled: float) -> float:
         """The factor on the step size: the schedule's, until nothing falls any more."""
@@ -51,9 +53,10 @@ class Stopping:
         self._objectives.append(objective)
         self._sizes.append(size)
         if self._settled is None:
-            # Noise that the steps which are left cannot average is left to the schedule.
-            enough = rate > 0 and self._left_after(self._steps - step, rate) < ACCURACY
-            self._settled = (step, rate) if enough and step >= self._not_before and not self._falls() else None
+            still = rate > 0 and step >= self._not_before and not self._falls()
+            # Noise that the steps which are left cannot average is left to the schedule, if more samples do not help.
+            self.noisy = still and not self._left_after(self._steps - step, rate) < ACCURACY
+            self._settled = (step, rate) if still and not self.noisy else None
             return False
         since, factor = self._settled
         forgotten = 1 + self._lr * factor * (step - since) >= FORGOTTEN
@@ -72,6 +75,11 @@ class Stopping:
     def forget(self) -> None:
         """Begins anew: something has changed."""
         self._objectives.clear()
+
+    def quieter(self, by: float) -> None:
+        """From now on noise is smaller by this factor, and may have hidden a fall until now."""
+        self.forget()
+        self._sizes = deque((size * by for size in self._sizes), maxlen=self._window)
 
     def _falls(self) -> bool:
         """Whether the objective goes down over the window: Kendall's rank test, which knows no scale and no shape.

@@ -135,8 +135,9 @@ def refine(
 
     Only after a run that has had time to settle (`passed`, in time constants), and where a step is sure to be more than noise.
     Steps are kept if the objective does not rise; the last one is of four times the samples, since nothing averages after it.
+    A member at which a few draws decide the mean has a large standard error, which is no reason to take it.
     """
-    part, last = 1.0, False
+    part, last, lowest = 1.0, False, found
     for again in range(1, 9):
         wanted = [needs_refining(factor, step) for factor, step in zip(factors, found.steps, strict=True)]
         if settings.batch_size is not None or passed < 5 or not (any(wanted) or last):
@@ -145,14 +146,18 @@ def refine(
         for factor, step, sure in zip(factors, found.steps, wanted, strict=True):
             if step is not None and (sure or last) and wants_newton(factor):
                 factor.take(full_step(factor, step, part))
-        there = examine(factors, settings, evaluate, taken, again)
-        if there.mean > found.mean + 3 * math.hypot(there.error, found.error):
+        try:
+            there = examine(factors, settings, evaluate, taken, again)
+        except Exception:  # a loss may fail where the run has not been
+            there = None
+        if there is None or not there.mean <= lowest.mean + 3 * math.hypot(min(there.error, lowest.error), lowest.error):
             for factor, state in zip(factors, states, strict=True):
                 factor.state = state
             part /= 4
             continue
         history.newton_steps += 1
         found, part = there, 1.0
+        lowest = there if there.mean < lowest.mean else lowest
         if last:
             return found
         if not any(map(needs_refining, factors, found.steps)):
