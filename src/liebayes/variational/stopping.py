@@ -55,7 +55,7 @@ class Stopping:
         if self._settled is None:
             still = rate > 0 and step >= self._not_before and not self._falls()
             # Noise that the steps which are left cannot average is left to the schedule, if more samples do not help.
-            self.noisy = still and not self._left_after(self._steps - step, rate) < ACCURACY
+            self.noisy: bool = still and not self._left_after(self._steps - step, rate) < ACCURACY
             self._settled = (step, rate) if still and not self.noisy else None
             return False
         since, factor = self._settled
@@ -73,7 +73,7 @@ class Stopping:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew: something has changed."""
+        """Starts again: something has changed."""
         self._objectives.clear()
 
     def quieter(self, by: float) -> None:
