@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -52,6 +53,13 @@ def test_figures_that_are_no_numbers_are_named(name: str, value: Any, runs: Path
     for words in (["compare", str(run)], ["report", str(run), "--output", str(tmp_path / "page.html")]):
         assert main(words) == 1
         assert f"metrics.jsonl is damaged: epoch 1 has no number as its {name}." in capsys.readouterr().err
+
+
+def test_a_time_is_finite(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    for number, seconds in enumerate((math.inf, math.nan)):
+        run = edited(runs / "affine", tmp_path / str(number), lambda last: last.update(seconds=seconds))  # noqa: B023
+        assert main(["compare", str(run)]) == 1
+        assert "epoch 1 has no number as its seconds" in capsys.readouterr().err
 
 
 def test_a_run_without_its_last_figures_is_no_finished_one(runs: Path, tmp_path: Path, capsys: Captured) -> None:
