@@ -64,6 +64,21 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         block.__enter__()
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+@pytest.mark.parametrize("alone", [False, True])
+def test_only_files_are_replaced(tmp_path: Path, alone: bool) -> None:
+    """A move would put a file in the place of /dev/null, for one."""
+    with pytest.raises(IsADirectoryError, match=r"This is a folder, and a file was to be written"):
+        atomic_write(tmp_path, alone=alone).__enter__()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match="This is a device or a pipe"), atomic_write(tmp_path / name, alone=alone):
+            pass
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link", "pipe"]
+
+
 def test_leftovers_of_a_killed_process_are_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     (tmp_path / ".checkpoint.safetensors.part").write_text("of a killed process")

@@ -24,8 +24,9 @@ ALLOWED = {
     "posterior_file": {"groups", "bases", "rule", "atomic_write"},
     "posterior": {"groups", "bases", "rule", "prediction", "posterior_file", "install"},
     "native": set(),
+    "training_warnings": set(),
     # An optimizer hands out its posterior.
-    "optim": {"native", "groups", "bases", "rule", "posterior", "install", "distributed"},
+    "optim": {"native", "groups", "bases", "rule", "posterior", "install", "distributed", "training_warnings"},
     "baselines": {"groups", "bases", "rule", "posterior", "optim", "distributed"},
     "integrations": {"groups", "optim", "posterior"},
     "metrics": set(),
@@ -37,7 +38,7 @@ ALLOWED = {
 
 CORE = (
     "groups", "bases", "rule", "variational", "native", "optim", "baselines",
-    "posterior", "posterior_file", "prediction", "install", "distributed",
+    "posterior", "posterior_file", "prediction", "install", "distributed", "training_warnings",
 )  # fmt: skip
 
 

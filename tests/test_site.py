@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
+import textwrap
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -50,7 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Links]:
         assert done.returncode == 0, done.stdout + done.stderr
 
     folder = once_per_session(tmp_path_factory, "site", build) / "site"
-    return {page: Links(page) for page in folder.rglob("*.html") if page.name != "404.html"}
+    return {page: Links(page) for page in folder.rglob("*.html")}
 
 
 def test_no_link_is_dead(site: dict[Path, Links]) -> None:
@@ -89,6 +92,26 @@ def test_no_markdown_is_left(site: dict[Path, Links]) -> None:
         assert "```" not in text, page.name
         assert "<li>[ ]" not in text, page.name
         assert not re.search(r"<p>(from [\w.]+ )?import \w", text), page.name
+
+
+def test_code_of_the_reference_is_run(site: dict[Path, Links]) -> None:
+    """Examples are doctests; other blocks are formulas and tables, no Python that nobody has run."""
+    for page in site:
+        if page.parent.name == "api":
+            text = page.read_text(encoding="utf-8")
+            text = re.sub(r"doc-signature.*?</pre>", "", text, flags=re.DOTALL)
+            for block in re.findall(r"<pre>.*?</pre>", text, flags=re.DOTALL):
+                code = textwrap.dedent(unescape(re.sub(r"<[^>]*>", "", block)))
+                assert not is_program(code), f"{page.name}: {code}"
+
+
+def is_program(code: str) -> bool:
+    """Whether a text is Python that does something: it imports, assigns or calls."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return False
+    return any(isinstance(node, (ast.Import, ast.ImportFrom, ast.Assign, ast.Call)) for node in ast.walk(tree))
 
 
 def test_every_page_is_there(site: dict[Path, Links]) -> None:

@@ -16,24 +16,16 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 import optax
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from numpyro.infer.util import initialize_model
 
-from .models import Arrays, Model
+from .models import Arrays, Model, as_program
 
 jax.config.update("jax_enable_x64", True)
 
-CONSTRAINTS: dict[str, Any] = {
-    "positive": constraints.positive,
-    "unit": constraints.unit_interval,
-    "ordered": constraints.ordered_vector,
-    "simplex": constraints.simplex,
-}
 DRAWS = 20_000
 CHAINS = 8
 
@@ -47,20 +39,7 @@ def numpyro_model(model: Model) -> tuple[Callable[[], None], Arrays]:
     """The density as a NumPyro model, and its start."""
     data = {name: jnp.asarray(value) for name, value in model.data().items()}
     starts = {name: jnp.asarray(value, dtype=jnp.float64) for name, value in model.starts.items()}
-
-    def joint() -> None:
-        theta = {}
-        for name, start in starts.items():
-            kind = model.supports.get(name)
-            support = CONSTRAINTS[kind] if kind else constraints.real
-            if kind in ("ordered", "simplex"):
-                law = dist.ImproperUniform(support, (), start.shape)
-            else:
-                law = dist.ImproperUniform(support, start.shape, ()).to_event(start.ndim)
-            theta[name] = numpyro.sample(name, law)
-        numpyro.factor("joint", -model.loss(jnp, theta, data))
-
-    return joint, starts
+    return as_program(model, numpyro, jnp, starts, data), starts
 
 
 def nuts(model: Model, draws: int, seed: int) -> tuple[Arrays, dict[str, Any]]:

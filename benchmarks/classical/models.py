@@ -31,6 +31,28 @@ class Model:
     """The quantities whose means and widths are compared; the parameters themselves, unless some have no variance."""
 
 
+SUPPORTS = {"positive": "positive", "unit": "unit_interval", "ordered": "ordered_vector", "simplex": "simplex", None: "real"}
+"""Their names as constraints of Pyro and NumPyro."""
+
+
+def as_program(model: Model, language: Any, m: Any, starts: Arrays, data: Arrays) -> Callable[[], None]:
+    """The density as a model of Pyro or NumPyro, which have the same functions."""
+    laws = language.distributions
+
+    def joint() -> None:
+        theta = {}
+        for name, start in starts.items():
+            kind = model.supports.get(name)
+            event = kind in ("ordered", "simplex")
+            none, shape = start.shape[:0], start.shape
+            batch, inner = (none, shape) if event else (shape, none)
+            law = laws.ImproperUniform(getattr(laws.constraints, SUPPORTS[kind]), batch, inner)
+            theta[name] = language.sample(name, law if event else law.to_event(start.ndim))
+        language.factor("joint", -model.loss(m, theta, data))
+
+    return joint
+
+
 def normal(m: Any, x: Any, mean: Any, sd: Any) -> Any:
     """log N(x; mean, sd²), summed, up to a constant."""
     z = (x - mean) / sd

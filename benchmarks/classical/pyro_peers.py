@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyro
-import pyro.distributions as dist
 import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
-from torch.distributions import constraints
 
-from .models import Arrays, Model
+from .models import Arrays, Model, as_program
 
-CONSTRAINTS: dict[str, Any] = {
-    "positive": constraints.positive,
-    "unit": constraints.unit_interval,
-    "ordered": dist.constraints.ordered_vector,
-    "simplex": constraints.simplex,
-}
 DRAWS = 20_000
 
 
@@ -41,17 +32,7 @@ class Guide:
         """From a number of steps and a seed to draws and CPU seconds."""
         data = {name: torch.as_tensor(value) for name, value in model.data().items()}
         starts = {name: torch.tensor(value, dtype=torch.float64) for name, value in model.starts.items()}
-
-        def joint() -> None:
-            theta = {}
-            for name, start in starts.items():
-                kind = model.supports.get(name)
-                support = CONSTRAINTS[kind] if kind else constraints.real
-                event = kind in ("ordered", "simplex")
-                batch, inner = ((), start.shape) if event else (start.shape, ())
-                law = dist.ImproperUniform(support, torch.Size(batch), torch.Size(inner))
-                theta[name] = pyro.sample(name, law if event else law.to_event(start.ndim))
-            pyro.factor("joint", -model.loss(torch, theta, data))
+        joint = as_program(model, pyro, torch, starts, data)
 
         def run(steps: int, seed: int) -> tuple[Arrays, float]:
             pyro.clear_param_store()

@@ -3,9 +3,10 @@
     python benchmarks/speed              # all rows, some ten minutes; writes results/benchmarks/speed.json
     python benchmarks/speed --quick      # about a minute, smaller; writes nothing
     python benchmarks/speed --parts      # what rows 2 and 4 consist of; writes speed_parts.json
+    python benchmarks/speed --checks     # what the checks of a step cost, in CPU time; writes speed_checks.json
     python benchmarks/speed --scaling    # cost with parameters, samples, ranks; writes speed_scaling.json and docs/speed.png
 
-Refuses to measure while other processes take the cores, unless told `--anyway`.
+Refuses to measure while other processes take the cores, unless told `--anyway`; for --checks that is no hindrance.
 """
 
 from __future__ import annotations

@@ -11,16 +11,9 @@ from torch.nn.functional import cross_entropy
 
 
 def additive(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    samples: int,
-    deviation: float,
-    lr: float,
-    momentum: float,
-    decay: float,
-) -> Callable[[], None]:
+    model: nn.Module, images: Tensor, labels: Tensor, *,
+    samples: int, deviation: float, lr: float, momentum: float, decay: float,
+) -> Callable[[], None]:  # fmt: skip
     """Alg. 1 on a Normal base; `decay` is δ/N."""
     parameters = list(model.parameters())
     points = [p.detach().clone() for p in parameters]
@@ -44,17 +37,9 @@ def additive(
 
 
 def multiplicative(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    samples: int,
-    lr: float,
-    momentum: float,
-    decay: float,
-    temperature: float,
-    max_step: float,
-) -> Callable[[], None]:
+    model: nn.Module, images: Tensor, labels: Tensor, *,
+    samples: int, lr: float, momentum: float, decay: float, temperature: float, max_step: float,
+) -> Callable[[], None]:  # fmt: skip
     """Alg. 2 on a Rayleigh base, for a model of positive magnitudes; `decay` is δ/N and `temperature` τ/N."""
     parameters = list(model.parameters())
     mean = math.sqrt(math.pi / 2)  # of the base: between steps the module holds that of the posterior

@@ -12,13 +12,14 @@ from typing import Any
 
 from liebayes import native
 
-from . import contest, floats, networks, parts, picture, quiet, report, scaling, steps
+from . import checks, contest, floats, networks, parts, picture, quiet, report, scaling, steps
 from .environment import ROOT, environment
 from .sizes import SIZES, Sizes
 
 TABLE = ROOT / "results" / "benchmarks" / "speed.json"
 SCALING = ROOT / "results" / "benchmarks" / "speed_scaling.json"
 PARTS = ROOT / "results" / "benchmarks" / "speed_parts.json"
+CHECKS = ROOT / "results" / "benchmarks" / "speed_checks.json"
 PICTURE = ROOT / "docs" / "speed.png"
 
 ROWS = ("affine", "affine-small", "noise", "mlp-additive", "mlp-multiplicative", "resnet", "prediction", "memory")
@@ -30,6 +31,7 @@ def main(description: str | None) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--scaling", action="store_true", help="cost with parameters, samples and ranks instead of the table")
     what.add_argument("--parts", action="store_true", help="what rows 2 and 4 consist of, instead of the table")
+    what.add_argument("--checks", action="store_true", help="what the checks of a step cost, instead of the table")
     parser.add_argument("--anyway", action="store_true", help="measure although others take the cores; marked as not quiet")
     parser.add_argument("--sizes", choices=SIZES, default=None, help="how large the work is; full by default")
     parser.add_argument("--rounds", type=int, default=None)
@@ -40,23 +42,25 @@ def main(description: str | None) -> int:
     if args.redraw:
         picture.draw(json.loads(SCALING.read_text()), PICTURE)
         return 0
-    if args.parts and not native.available():
-        parser.error("--parts takes the kernel's path apart, and there is none: liebayes info says why.")
+    if (args.parts or args.checks) and not native.available():
+        parser.error("--parts and --checks take the kernel's path apart, and there is none: liebayes info says why.")
     name = args.sizes or ("quick" if args.quick else "full")
     sizes = SIZES[name]
     if args.rounds:
         sizes = dataclasses.replace(sizes, rounds=args.rounds, scaling_rounds=args.rounds)
     output: Path | None = args.output
     if output is None and name == "full" and args.rows is None:
-        output = SCALING if args.scaling else PARTS if args.parts else TABLE
+        output = SCALING if args.scaling else PARTS if args.parts else CHECKS if args.checks else TABLE
     try:
         load = quiet.now(1.0)
-        if not (load.quiet or args.anyway):
+        if not (load.quiet or args.anyway or args.checks):
             raise quiet.BusyError(load.message())
         result = {"environment": environment(), "sizes": name, "quiet": not args.anyway}
         began = time.perf_counter()
         if args.scaling:
             result |= scaling.measure(sizes, args.anyway)
+        elif args.checks:
+            result |= checks.measure(sizes, args.rounds or 200)
         elif args.parts:
             result |= table(sizes, tuple(parts.ROWS), args.anyway)
             print(report.parts_markdown(result))

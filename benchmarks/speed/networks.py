@@ -20,9 +20,7 @@ DATA_SIZE = 60_000
 DEVIATION, PRIOR, TEMPERATURE, MAX_STEP = 0.001**0.5, 250.0, 0.005, 0.2  # App. B.1
 
 
-def closure_step(
-    model: nn.Module, optimizer: lb.LieGroupBLR, images: Tensor, labels: Tensor
-) -> Callable[[], object]:
+def closure_step(model: nn.Module, optimizer: lb.LieGroupBLR, images: Tensor, labels: Tensor) -> Callable[[], object]:
     """One `step(closure)`, as in the README."""
 
     def closure() -> Tensor:
@@ -53,13 +51,8 @@ def additive(sizes: Sizes) -> Row:
         data_size=DATA_SIZE, base=lb.bases.Normal(DEVIATION), prior=PRIOR, mc_samples=sizes.samples, **shared,
     )  # fmt: skip
     contenders = [Here("AdditiveBLR", closure_step(model, optimizer, images, labels)), Here("torch loop", plain)]
-    return Row(
-        "mlp-additive",
-        f"MLP of Table 1, batch {sizes.batch}, K = {sizes.samples}, additive",
-        "AdditiveBLR",
-        contenders,
-        [Limit("times", 0.33, "torch loop")],
-    )
+    title = f"MLP of Table 1, batch {sizes.batch}, K = {sizes.samples}, additive"
+    return Row("mlp-additive", title, "AdditiveBLR", contenders, [Limit("times", 0.33, "torch loop")])
 
 
 def multiplicative(sizes: Sizes) -> Row:
@@ -77,11 +70,7 @@ def multiplicative(sizes: Sizes) -> Row:
     )  # fmt: skip
     contenders = [Here("MultiplicativeBLR", closure_step(model, optimizer, images, labels)), Here("torch loop", plain)]
     return Row(
-        "mlp-multiplicative",
-        "the same, multiplicative",
-        "MultiplicativeBLR",
-        contenders,
-        [Limit("times", 0.30, "torch loop")],
+        "mlp-multiplicative", "the same, multiplicative", "MultiplicativeBLR", contenders, [Limit("times", 0.30, "torch loop")]
     )
 
 
@@ -103,13 +92,8 @@ def resnet(sizes: Sizes) -> Row:
         sgd.step()
 
     contenders = [Here("AffineBLR", closure_step(models[1], optimizer, images, labels)), Here("SGD", step_of_sgd)]
-    return Row(
-        "resnet",
-        f"ResNet-20, batch {sizes.resnet_batch}, K = 1, whole step, model compiled",
-        "AffineBLR",
-        contenders,
-        [Limit("times", 1.03, "SGD")],
-    )
+    title = f"ResNet-20, batch {sizes.resnet_batch}, K = 1, whole step, model compiled"
+    return Row("resnet", title, "AffineBLR", contenders, [Limit("times", 1.03, "SGD")])
 
 
 def prediction(sizes: Sizes) -> Row:
@@ -124,13 +108,8 @@ def prediction(sizes: Sizes) -> Row:
         Here("posterior.predict", lambda: posterior.predict(images, sizes.samples, batch_size=sizes.images_at_once)),
         Here("loop", plain),
     ]
-    return Row(
-        "prediction",
-        f"{sizes.samples}-sample prediction of {sizes.images:,} images, MLP",
-        "posterior.predict",
-        contenders,
-        [Limit("times", 0.95, "loop")],
-    )
+    title = f"{sizes.samples}-sample prediction of {sizes.images:,} images, MLP"
+    return Row("prediction", title, "posterior.predict", contenders, [Limit("times", 0.95, "loop")])
 
 
 ROWS = {"mlp-additive": additive, "mlp-multiplicative": multiplicative, "resnet": resnet, "prediction": prediction}

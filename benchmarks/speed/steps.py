@@ -148,12 +148,9 @@ def noise(sizes: Sizes) -> Row:
 
     contenders = [Here("kernel", kernel), Here("randn + addcmul", plain)]
     return Row(
-        "noise",
-        f"noise, θ = b + Aε, {count(sizes.noise)} numbers",
-        "kernel",
-        contenders,
-        [Limit("faster", 4.0, "randn + addcmul")],
-    )
+        "noise", f"noise, θ = b + Aε, {count(sizes.noise)} numbers",
+        "kernel", contenders, [Limit("faster", 4.0, "randn + addcmul")],
+    )  # fmt: skip
 
 
 def count(number: int) -> str:

@@ -80,6 +80,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(as_on_site, NAMED.sub(with_title, markdown))
 
 
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
+    """Without an address of its own the site cannot have a page for missing ones: all links in it would be dead."""
+    return "" if template_name == "404.html" and not config.site_url else output
+
+
 def _reference(name: str) -> str:
     """What mkdocstrings is to show. A function with the name of its file is hidden behind the file, so it is named itself."""
     folder = ROOT / "src" / "liebayes" / name

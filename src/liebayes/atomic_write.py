@@ -35,6 +35,10 @@ def atomic_write(path: Path, *, alone: bool = False) -> Iterator[Path]:
     path = path.resolve()  # a link stays one
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(path.parent))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "This is a folder, and a file was to be written", str(path))
+    if path.exists() and not path.is_file():  # a move would put a file in the place of /dev/null, for one
+        raise OSError(errno.EINVAL, "This is a device or a pipe, and a file was to be written", str(path))
     _remove_orphans(path)
     own = f".{path.name}.{_where()}-{os.getpid()}-{_start(os.getpid())}-{secrets.token_hex(4)}.part"
     partial = path.with_name(f".{path.name}.part" if alone else own)

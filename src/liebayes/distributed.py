@@ -37,7 +37,7 @@ def world_size(process_group: Any = None) -> int:
         return 1
     count = dist.get_world_size(process_group)
     if count < 1:  # what torch says to those who are not in the group, whose messages do nothing
-        raise ValueError("process_group does not have this process in it. Give the group that was made for its ranks.")
+        raise ValueError("This process is not a member of process_group. Pass the group that was made for its ranks.")
     return count
 
 

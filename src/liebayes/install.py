@@ -1,4 +1,4 @@
-"""Other values in a module for a while: tensors exchange their storage with them, and get it back whatever happens.
+"""Puts other values into a module for a while: tensors exchange their storage with them, and get it back whatever happens.
 
 Training and prediction both put a sample into a module this way. Storages are exchanged, not attributes, so the values are
 found wherever a model keeps its parameters, in a plain list or a compiled graph too, and nothing is written into a tensor that
@@ -8,11 +8,13 @@ A graph built inside the block may be differentiated after it, when the paramete
 then find the values of the block: with `keep`, saved parameters are replaced by aliases of the storage they had. Autograd asks
 only the innermost of nested hooks, so the blocks of a thread know of each other.
 
-Threads take turns: a block waits while another thread has values in the same tensors, or needs them to stay as they are.
+Threads take turns: a block waits while another thread has values in the same tensors, or needs them to stay as they are. Where
+threads would wait for each other, the last one is refused. A forked process ends the blocks of threads that it does not have.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,18 +32,36 @@ class Turn:
         self._thread: int = 0
 
     def __enter__(self) -> None:
-        global _waiting
         self._thread = threading.get_ident()
         with _lock:
-            while _open_blocks and any(
-                block._thread != self._thread and not self._ids.isdisjoint(block._ids) for block in _open_blocks
-            ):
-                _waiting += 1
+            while _open_blocks and (holders := self._holders()):
+                self._require_an_end(holders)
+                _waiting[self._thread] = self
                 try:
                     _turn.wait()
                 finally:
-                    _waiting -= 1
+                    del _waiting[self._thread]
             _open_blocks.append(self)
+
+    def _holders(self) -> set[int]:
+        """The other threads in whose blocks these tensors are."""
+        return {
+            block._thread for block in _open_blocks if block._thread != self._thread and not self._ids.isdisjoint(block._ids)
+        }
+
+    def _require_an_end(self, holders: set[int]) -> None:
+        """Refuses to wait for a thread that waits, perhaps through others, for this one."""
+        seen: set[int] = set()
+        while holders:
+            thread = holders.pop()
+            if thread == self._thread:
+                raise RuntimeError(
+                    "Threads would wait for each other: this one holds a module in a block, such as sampled(), and needs "
+                    "another's, which waits for it. Open such blocks in the same order in all threads, or one after the other."
+                )
+            if thread not in seen and thread in _waiting:
+                holders |= _waiting[thread]._holders()
+            seen.add(thread)
 
     def __exit__(self, *_: Any) -> None:
         with _lock:
@@ -51,7 +71,7 @@ class Turn:
 
 
 _open_blocks: list[Turn] = []
-_waiting = 0
+_waiting: dict[int, Turn] = {}
 _lock = threading.Lock()
 _turn = threading.Condition(_lock)
 
@@ -65,6 +85,7 @@ class Exchange(Turn):
         self.values = values
         self._originals: list[Tensor] = [slot.data for slot in slots]
         self._addresses: list[int] = list(map(Tensor.data_ptr, slots))
+        self._holds = False
 
     @contextmanager
     def installed(self, keep: Keep | None = None) -> Iterator[None]:
@@ -80,6 +101,7 @@ class Exchange(Turn):
         if addresses != self._addresses:  # the tensors have got new storage since, also in the block of another thread
             self._originals = [slot.data for slot in self.slots]
             self._addresses = addresses
+        self._holds = True  # from here on the originals are those of now
         try:
             for slot, value in zip(self.slots, self.values, strict=True):
                 slot.data = value
@@ -101,6 +123,23 @@ class Exchange(Turn):
             else:  # that block ends after this one, though it began inside it: what it restores must be the original
                 place = next(i for i, other in enumerate(holder.slots) if other is slot)
                 holder._originals[place] = original
+        self._holds = False
+
+
+def _end_blocks_of_other_threads() -> None:
+    """In a forked process, which has this thread only: the tensors in blocks of the others get back what they held."""
+    global _lock, _turn
+    _lock = threading.Lock()  # another thread may have held it
+    _turn = threading.Condition(_lock)
+    _waiting.clear()
+    for block in [block for block in reversed(_open_blocks) if block._thread != threading.get_ident()]:
+        if isinstance(block, Exchange) and block._holds:
+            block._restore()
+        _open_blocks.remove(block)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_blocks_of_other_threads)
 
 
 # Graphs that are differentiated after the block.

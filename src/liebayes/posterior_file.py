@@ -11,7 +11,7 @@ Nothing in a file is code: a group or base is a text such as `Laplace(scale=0.25
 strings. What a file says is compared with what the model and its groups need, tensor by tensor, so a posterior is loaded as it
 was saved or not at all. The same posterior gives the same bytes.
 
-Files of version 0.1.0 have the parts of the header as metadata of their own, and no checksum.
+Files of version 0.1.0 keep the parts of the header as separate metadata, and have no checksum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +36,16 @@ from .atomic_write import atomic_write
 from .bases import Base
 from .groups import Chart, Joint, LieGroup, Product
 from .rule import Family
+from .rule.family import require_base, require_group
 
 FORMAT = "liebayes posterior 3"
 WITHOUT_FROZEN = "liebayes posterior 2"
 """What is written where there is nothing frozen and nothing pruned, which version 0.1.0 reads too."""
 WITHOUT_CHECKSUM = "liebayes posterior 1"
+
+
+class OtherModelError(ValueError):
+    """A file of another model than the one at hand, or of this one beside other frozen weights."""
 
 
 class Contents(NamedTuple):
@@ -69,6 +74,7 @@ def write(path: Path, contents: Contents) -> None:
 
     from . import __version__
 
+    _require_storable(contents)
     _require_sound("The posterior cannot be saved", contents)
     named: dict[str, Tensor] = {f"fixed/{name}": value for name, value in contents.fixed.items()}
     named |= {f"buffer/{name}": value for name, value in contents.buffers.items()}
@@ -97,12 +103,13 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
     """What a file holds for this model."""
     metadata, tensors = _read_tensors(path)
     header = _header(path, metadata, tensors)
-    own_groups, own_bases = {repr(group): group for group in groups}, {repr(base): base for base in bases}
+    own_groups = {repr(group): group for group in _each("groups", groups, require_group)}
+    own_bases = {repr(base): base for base in _each("bases", bases, require_base)}
     parameters = dict(model.named_parameters())
     families: dict[str, Family[Any]] = {}
     for name, texts in header["families"].items():
         if name not in parameters:
-            raise ValueError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
+            raise OtherModelError(f"{path} has a posterior for the parameter {name}, which the model does not have.")
         group = own_groups.get(texts["group"]) or _group_of_library(path, texts["group"])
         base = own_bases.get(texts["base"]) or _base_of_library(path, texts["base"])
         families[name] = _family(path, name, parameters[name], group, base, tensors)
@@ -118,7 +125,8 @@ def read(path: Path, model: nn.Module, groups: Iterable[LieGroup[Any]], bases: I
         _kept(path, parameters, families, tensors),
     )
     if tensors:
-        raise ValueError(f"{path} is no posterior of this model: it has a tensor {min(tensors)!r} that belongs to nothing.")
+        name = min(tensors)
+        raise OtherModelError(f"{path} is not a posterior of this model, which has nothing for the tensor {name!r}.")
     _require_sound(f"{path} is no usable posterior", contents)
     return contents
 
@@ -143,6 +151,8 @@ def _read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a directory. Give the file that save() has written.")
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for its writer
+        raise ValueError(f"{path} is a device or a pipe. Give the file that save() has written.")
     try:
         with safe_open(str(path), framework="pt") as file:
             # Copies: what is checked must not change with the file, of which safetensors makes a map.
@@ -165,7 +175,7 @@ def _header(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor])
             raise ValueError(f"{path} is damaged: its checksum does not match its content. Take another copy of the file.")
     elif metadata.get("format") == WITHOUT_CHECKSUM:
         warnings.warn(
-            f"{path} is of version 0.1.0 of liebayes and has no checksum: damage would not be noticed. Save it again.",
+            f"{path} was written by version 0.1.0 of liebayes and has no checksum: damage would go unnoticed. Save it again.",
             stacklevel=4,
         )
         header = {
@@ -178,7 +188,7 @@ def _header(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor])
     if not (isinstance(temperature, float) and 0 <= temperature < math.inf):
         raise ValueError(f"{path} must give a temperature of zero or more, but has {temperature!r}.")
     if not (isinstance(families, dict) and families and all(map(_is_entry, families.values()))):
-        raise ValueError(f"{path} must name the group and the base of every trained parameter, and does not.")
+        raise ValueError(f"{path} does not name the group and the base of every trained parameter.")
     return header
 
 
@@ -188,7 +198,7 @@ def _json(path: Path, text: str, kind: type = dict) -> Any:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a header that cannot be read: {error}. Take another copy of the file.") from error
     if not isinstance(found, kind):
-        raise ValueError(f"{path} has a header that is no {kind.__name__}. Take another copy of the file.")
+        raise ValueError(f"{path} has a header that is not a {kind.__name__}. Take another copy of the file.")
     return found
 
 
@@ -207,7 +217,7 @@ def _family(path: Path, name: str, p: Tensor, group: LieGroup[Any], base: Base, 
         value = tensors.pop(f"element/{field}/{name}", None)
         if value is None or value.shape != like.shape:
             found = "nothing" if value is None else f"the shape {tuple(value.shape)}"
-            raise ValueError(
+            raise OtherModelError(
                 f"{path} does not fit the model: {name} needs {field} of shape {tuple(like.shape)} with {group}, but "
                 f"the file has {found}. Build the model as it was when the posterior was saved."
             )
@@ -222,7 +232,7 @@ def _fitting(path: Path, kind: str, own: Mapping[str, Tensor], tensors: dict[str
     for name in sorted({*own, *stored}):
         there, here = (_described(values.get(name)) for values in (stored, own))
         if there != here:
-            raise ValueError(
+            raise OtherModelError(
                 f"{path} was saved from another architecture: {name} ({kind}) {there} there, and {here} in the model."
             )
     return {name: stored[name].to(value.device, value.dtype) for name, value in own.items()}
@@ -234,7 +244,7 @@ def _require_frozen_names(path: Path, frozen: Any, parameters: Mapping[str, Tens
         raise ValueError(f"{path} must have a fingerprint for every frozen parameter. Take another copy of the file.")
     for name in frozen:
         if name not in parameters:
-            raise ValueError(f"{path} was trained beside the frozen parameter {name}, which the model does not have.")
+            raise OtherModelError(f"{path} was trained beside the frozen parameter {name}, which the model does not have.")
 
 
 def _kept(
@@ -244,8 +254,18 @@ def _kept(
     found = {name: tensors.pop(f"kept/{name}") for name in families if f"kept/{name}" in tensors}
     for name, value in found.items():
         if value.dtype != torch.bool or value.shape != parameters[name].shape:
-            raise ValueError(f"{path} must say of every number of {name} whether it was pruned, and does not.")
+            raise ValueError(f"{path} does not say of every number of {name} whether it was pruned.")
     return {name: value.to(parameters[name].device) for name, value in found.items()}
+
+
+def _each(name: str, given: Any, require: Callable[[object], None]) -> list[Any]:
+    """The groups or bases that were passed along."""
+    if not isinstance(given, Iterable):
+        raise ValueError(f"{name} must be a list of {name} of your own, but got {given!r}.")
+    listed = list(given)
+    for one in listed:
+        require(one)
+    return listed
 
 
 def _described(value: Tensor | None) -> str:
@@ -266,12 +286,26 @@ def _require_sound(where: str, contents: Contents) -> None:
                 )
             if not bool(block.isfinite().all()):
                 raise ValueError(f"{where}: {field} of the parameter {name} has values that are not finite.")
+    for name, value in contents.fixed.items():  # infinite ones may be masks
+        if bool(value.isnan().any()):
+            raise ValueError(f"{where}: the parameter {name} has values that are not numbers (NaN).")
     for name, value in contents.buffers.items():  # others may well be infinite, such as masks
         statistic = name.rpartition(".")[2]
         if statistic in ("running_mean", "running_var") and not bool(value.isfinite().all()):
             raise ValueError(f"{where}: the statistics {name} have values that are not finite.")
         if statistic == "running_var" and bool((value < 0).any()):
             raise ValueError(f"{where}: the variances {name} have negative values.")
+
+
+def _require_storable(contents: Contents) -> None:
+    """Refuses tensors that safetensors cannot hold."""
+    for name, value in (*contents.fixed.items(), *contents.buffers.items()):
+        if value.layout != torch.strided or value.is_quantized or value.is_meta or value.dtype == torch.complex128:
+            kind = "on the meta device" if value.is_meta else f"{value.layout} of {value.dtype}"
+            raise ValueError(
+                f"The posterior cannot be saved: {name} is a tensor that a file cannot hold ({kind}). Keep it as an ordinary "
+                "dense tensor of the module."
+            )
 
 
 # Groups and bases by their text.
@@ -293,15 +327,15 @@ def _group_of_library(path: Path, text: str) -> LieGroup[Any]:
             raise ValueError("a support, and no group")
     except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"{path} uses the group {text[:200]}, which is none of the library ({error}). If it is yours, pass it: "
+            f"{path} uses the group {text[:200]}, which the library does not have ({error}). If it is yours, pass it: "
             "Posterior.load(path, model, groups=[...])."
         ) from error
     return group
 
 
 def _built(node: ast.AST) -> Any:
-    """A number, a string, or an object of the library with such arguments, all given by name. Nothing else is looked at."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str):
+    """A number, a string, None, or an object of the library with such arguments by name. Nothing else is looked at."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str, type(None)):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -_built(node.operand)
@@ -315,6 +349,6 @@ def _base_of_library(path: Path, text: str) -> Base:
         return _bases.parse(text)
     except ValueError as error:
         raise ValueError(
-            f"{path} uses the base {text[:200]}, which is none of the library. If it is yours, pass it: "
+            f"{path} uses the base {text[:200]}, which the library does not have. If it is yours, pass it: "
             "Posterior.load(path, model, bases=[...])."
         ) from error

@@ -217,7 +217,7 @@ def test_bad_settings(settings: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize("name", ["base", "initial_scale"])
 def test_base_and_scale_cannot_be_chosen(name: str) -> None:
-    with pytest.raises(ValueError, match=f"IVON has no {name} to choose, but got 3: leave it out"):
+    with pytest.raises(ValueError, match=f"IVON does not take {name}, but got 3: leave it out"):
         IVON([{"params": [start()], name: 3}], data_size=10)
 
 

@@ -71,9 +71,7 @@ def test_the_next_address_is_tried(served: Path, tmp_path: Path, monkeypatch: py
         data.load("mnist", tmp_path / "data")
 
 
-def test_the_next_address_is_tried_after_an_html_page(
-    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_address_is_tried_after_an_html_page(served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     formats.write_folder(tmp_path / "moved", {path.name: b"<html>" for path in served.iterdir()})
     addresses = ((tmp_path / "moved").as_uri() + "/", *idx.MNIST.addresses)
     monkeypatch.setattr(idx, "MNIST", replace(idx.MNIST, addresses=addresses))
@@ -118,11 +116,10 @@ def test_an_interrupted_download_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_archive_is_downloaded_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = tmp_path / "served.tar.gz"
+    served = tmp_path / "cifar-100-binary.tar.gz"
     formats.write_tar(served, formats.cifar100_files("binary")[0])
-    remote, folder = cifar.CIFAR100.binary
-    remote = replace(remote, md5=hashlib.md5(served.read_bytes()).hexdigest(), addresses=(served.as_uri(),))
-    monkeypatch.setattr(cifar, "CIFAR100", replace(cifar.CIFAR100, binary=(remote, folder)))
+    monkeypatch.setattr(cifar, "ADDRESS", f"{tmp_path.as_uri()}/")
+    monkeypatch.setattr(cifar, "CIFAR100", replace(cifar.CIFAR100, md5=hashlib.md5(served.read_bytes()).hexdigest()))
     monkeypatch.setattr("urllib.request.urlopen", OPEN)
     with pytest.warns(IncompleteDataWarning):
         dataset = data.load("cifar100")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -190,21 +192,21 @@ def second_half() -> dict[str, Tensor]:
     return states(ddp, continued)
 
 
-SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    **{f"{kind} {count}": (trained, (kind, count)) for kind in (*OPTIMIZERS, *BASELINES) for count in (1, 2)},
-    "blocks": (blocks, ()),
-    "not a member": (not_a_member, ()),
-    "uneven blocks": (uneven_blocks, ()),
-    "noise of blocks": (noise_of_blocks, ()),
-    "averaged": (averaged_gradients, ()),
-    **{f"nonfinite {policy} {count}": (nonfinite, (count, policy)) for policy in ("skip", "raise") for count in (1, 2)},
-    **{f"infinite result {kernel}": (infinite_result, (kernel,)) for kernel in (False, True)},
+SCENARIOS: dict[str, Callable[[], Any]] = {
+    **{f"{kind} {count}": partial(trained, kind, count) for kind in (*OPTIMIZERS, *BASELINES) for count in (1, 2)},
+    "blocks": blocks,
+    "not a member": not_a_member,
+    "uneven blocks": uneven_blocks,
+    "noise of blocks": noise_of_blocks,
+    "averaged": averaged_gradients,
+    **{f"nonfinite {policy} {count}": partial(nonfinite, count, policy) for policy in ("skip", "raise") for count in (1, 2)},
+    **{f"infinite result {kernel}": partial(infinite_result, kernel) for kernel in (False, True)},
     **{
-        f"one-sided {count} {wrapped}": (one_rank_has_a_gradient, (count, wrapped))
+        f"one-sided {count} {wrapped}": partial(one_rank_has_a_gradient, count, wrapped)
         for count in (1, 2)
         for wrapped in (False, True)
     },
-    **{f"scaler {o} {u}": (scaler, (o, u)) for o in (False, True) for u in (False, True)},
-    "first half": (first_half, ()),
-    "second half": (second_half, ()),
+    **{f"scaler {o} {u}": partial(scaler, o, u) for o in (False, True) for u in (False, True)},
+    "first half": first_half,
+    "second half": second_half,
 }

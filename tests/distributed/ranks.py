@@ -70,9 +70,9 @@ def main(module: str, folder: Path, rank: int) -> None:
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUT)
     )
     results: dict[str, Any] = {}
-    for name, (function, arguments) in importlib.import_module(module).SCENARIOS.items():
+    for name, scenario in importlib.import_module(module).SCENARIOS.items():
         try:
-            results[name] = function(*arguments)
+            results[name] = scenario()
         except Exception as error:
             results[name] = error
     torch.save(results, folder / f"{rank}.pt")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -196,24 +198,24 @@ def vogn() -> str:
     raise AssertionError("accepted")
 
 
-SCENARIOS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+SCENARIOS: dict[str, Callable[[], Any]] = {
     **{
-        f"{kind} {count} {foreach}": (trained, (kind, count, foreach))
+        f"{kind} {count} {foreach}": partial(trained, kind, count, foreach)
         for kind in (*OPTIMIZERS, "ivon")
         for count in (1, 2)
         for foreach in (True, False)
     },
-    "vogn": (vogn, ()),
-    "evaluated": (evaluated_between_steps, ()),
-    "micro-batches": (micro_batches, ()),
-    "late backward": (late_backward, ()),
-    "matrix group": (matrix_group, ()),
-    "some sharded": (some_sharded, ()),
-    "not positive": (not_positive, ()),
-    "nonfinite": (nonfinite, ()),
-    "exception": (exception_in_a_block, ()),
-    "large": (large_parameter, ()),
-    "first half": (first_half, ()),
-    "second half": (second_half, ()),
-    "posterior": (posterior, ()),
+    "vogn": vogn,
+    "evaluated": evaluated_between_steps,
+    "micro-batches": micro_batches,
+    "late backward": late_backward,
+    "matrix group": matrix_group,
+    "some sharded": some_sharded,
+    "not positive": not_positive,
+    "nonfinite": nonfinite,
+    "exception": exception_in_a_block,
+    "large": large_parameter,
+    "first half": first_half,
+    "second half": second_half,
+    "posterior": posterior,
 }

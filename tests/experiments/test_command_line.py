@@ -33,6 +33,7 @@ BAD_USAGE = {
     "train --rule adam": "--rule must be sgd or additive or multiplicative or affine",
     "train --model vgg": "--model must be mlp, lenet, resnet20 or package.module:function",
     "train --base Gauss(1)": "the names are Cauchy",
+    "train --base=": "'' is not a base",
     "train --base Rayleigh(1)": "acts on the real line",
     "train --model lenet": "too small",
     "train --dataset mnits": "did you mean 'mnist'",

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -32,6 +34,39 @@ def test_compare_fits_a_terminal(runs: Path, capsys: Captured, monkeypatch: pyte
     lines = RunDirectory(runs / "affine").metrics()
     assert text.count(f"{100 * lines[-1]['test_accuracy']:.2f} %") >= 2
     assert "affine-on-the-digits-with-seed-zero" in "".join(row[:40].split(" ")[0] for row in text.splitlines())
+
+
+def edited(run: Path, copy: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of a run, with changes to its last line of metrics.jsonl."""
+    shutil.copytree(run, copy)
+    *lines, last = map(json.loads, (copy / "metrics.jsonl").read_text().splitlines())
+    change(last)
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (*lines, last)))
+    return copy
+
+
+@pytest.mark.parametrize("name", ["test_nll", "point_nll", "seconds", "test_ece", "train_loss"])
+@pytest.mark.parametrize("value", ["x", None, [], 10**400], ids=lambda value: repr(value)[:4])
+def test_figures_that_are_no_numbers_are_named(name: str, value: Any, runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    run = edited(runs / "affine", tmp_path / "run", lambda last: last.update({name: value}))
+    for words in (["compare", str(run)], ["report", str(run), "--output", str(tmp_path / "page.html")]):
+        assert main(words) == 1
+        assert f"metrics.jsonl is damaged: epoch 1 has no number as its {name}." in capsys.readouterr().err
+
+
+def test_a_run_without_its_last_figures_is_no_finished_one(runs: Path, tmp_path: Path, capsys: Captured) -> None:
+    run = edited(runs / "affine", tmp_path / "out" / "seed-0", lambda last: last.pop("test_nll"))
+    grid = {"settings": {"rule": "affine", "epochs": 1, "batch_size": 128, "predictive_samples": 2}, "grid": {"seed": [0]}}
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    for words in (["report", str(run), "--output", str(tmp_path / "page.html")],
+                  ["sweep", str(tmp_path / "grid.json"), "--output", str(run.parent)]):  # fmt: skip
+        assert main(words) == 1
+        assert "metrics.jsonl lacks the end of the run: train --resume writes it again." in capsys.readouterr().err
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "resumed": 3}))
+    assert main(["train", "--resume", "--output", str(run)]) == 0
+    assert len(RunDirectory(run).read_json("environment.json")["resumed"]) == 1
+    assert "test_nll" in RunDirectory(run).finished_metrics()[-1]
 
 
 def test_folders_above_runs_are_left_out(runs: Path, tmp_path: Path, capsys: Captured) -> None:

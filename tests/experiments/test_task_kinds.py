@@ -21,6 +21,7 @@ pandas = pytest.importorskip("pandas")
 Captured = pytest.CaptureFixture[str]
 QUICK = ["--epochs", "2", "--batch-size", "16", "--predictive-samples", "4"]
 MODEL = """
+from pathlib import Path
 import torch
 
 def build(shape, outputs):
@@ -31,6 +32,11 @@ def wrong(shape, outputs):
 
 def broken(shape):
     return None
+
+def frozen(shape, outputs):
+    base = torch.nn.Linear(64, 64)  # beside it the 650 weights that are trained are few
+    base.weight.data.normal_(generator=torch.Generator().manual_seed(int(Path("seed").read_text())))
+    return torch.nn.Sequential(torch.nn.Flatten(), base.requires_grad_(False), torch.nn.Tanh(), torch.nn.Linear(64, outputs))
 """
 
 
@@ -111,6 +117,27 @@ def test_bad_input_is_one_line_and_leaves_nothing(words: str, said: str, here: P
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (here / "run").exists()
+
+
+def test_a_network_with_another_frozen_base(here: Path, capsys: Captured) -> None:
+    """The posterior is whole: nobody is told to remove it, and no command writes anything."""
+    (here / "seed").write_text("0")
+    assert main(["train", "--model", "own_networks:frozen", *QUICK, "--output", "run"]) == 0
+    np.save("new.npy", np.zeros((1, 1, 8, 8), dtype=np.float32))
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    assert main(["evaluate", "run"]) == 0
+    capsys.readouterr()
+    (here / "seed").write_text("1")
+    for words in (["evaluate", "run"], ["predict", "run", "new.npy"], ["report", "run"]):
+        assert main(words) == 1
+        [error] = capsys.readouterr().err.splitlines()
+        assert "--model own_networks:frozen does not make the network that was trained: " in error
+        assert "1 of 2 frozen weights, such as 1.weight, are not those that the posterior was trained beside" in error
+        assert "damaged" not in error
+        assert "emove" not in error
+    (here / "seed").write_text("0")
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+    assert main(["evaluate", "run"]) == 0
 
 
 @pytest.mark.parametrize("rule", ["affine", "kronecker"])

@@ -209,6 +209,32 @@ def test_long_sides_take_a_diagonal() -> None:
     assert [tuple(block.shape) for block in e] == [(3,), (0, 0), (0,), (0, 0), (3, 5)]
 
 
+def test_blocks_are_the_largest_that_divide_a_side() -> None:
+    e = Kronecker(block=4).identity(torch.zeros(6, 7))
+    assert [tuple(block.shape) for block in e] == [(6,), (2, 3, 3), (7,), (0, 0), (6, 7)]  # 7 is prime: blocks of 1
+    e = Kronecker(block=7).identity(torch.zeros(6, 7))
+    assert [tuple(block.shape) for block in e] == [(6,), (6, 6), (7,), (7, 7), (6, 7)]
+
+
+def test_a_block_diagonal_factor_is_a_triangular_one_with_zeros() -> None:
+    """Steps stay in the subgroup: with the curvature's own blocks, both groups move to the same element."""
+    shape, generator = (4, 6), torch.Generator().manual_seed(0)
+    blocks, whole = Kronecker(block=2), Kronecker()
+    g = Seeded(GroupCase("", blocks, ()), torch.zeros(shape, dtype=torch.float64), 0).element()
+
+    def dense_factors(h: KroneckerShift) -> KroneckerShift:
+        left, right = h.left.matrix.tril(-1), h.right.matrix.tril(-1)
+        return KroneckerShift(h.left_log_diagonal, left, h.right_log_diagonal, right, h.shift)
+
+    W = torch.randn(shape, generator=generator, dtype=torch.float64)
+    assert_close(blocks.act(g, W), whole.act(dense_factors(g), W), 1e-13)
+    w = torch.randn(9, *shape, generator=generator, dtype=torch.float64)
+    S = blocks.pullback_at_identity(g, w, w)
+    outside = KroneckerShift(*(torch.block_diag(*x) if x.ndim == 3 else x for x in S[:-1]), S.shift)
+    moved = blocks.average_precision(g, S, 0.3)
+    assert_close(dense_factors(moved), whole.average_precision(dense_factors(g), outside, 0.3), 1e-12)
+
+
 @every_kind
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 def test_a_start(case: GroupCase, scale: float) -> None:
@@ -264,6 +290,8 @@ def test_what_is_no_kronecker_group_is_refused() -> None:
         Kronecker("none", "none")
     with pytest.raises(ValueError, match="max_side"):
         Kronecker(max_side=-1)
+    with pytest.raises(ValueError, match="block, the most rows of a triangular block, must be an integer ≥ 1 or None"):
+        Kronecker(block=0)
     with pytest.raises(ValueError, match="got a scalar"):
         Kronecker().at(torch.tensor(1.0))
     with pytest.raises(ValueError, match="LLᵀ ⊗ RRᵀ"):
@@ -271,5 +299,5 @@ def test_what_is_no_kronecker_group_is_refused() -> None:
 
 
 def test_files_know_it_by_its_text() -> None:
-    assert repr(Kronecker("diagonal")) == "Kronecker(left='diagonal', right='triangular', max_side=1024)"
+    assert repr(Kronecker("diagonal")) == "Kronecker(left='diagonal', right='triangular', max_side=1024, block=None)"
     assert Kronecker("diagonal") == Kronecker("diagonal") != Kronecker()

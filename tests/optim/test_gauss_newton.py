@@ -237,11 +237,14 @@ def steps(model: nn.Module, optimizer: Any, count: int) -> None:
         optimizer.step(closure_for(optimizer, model, x, Y, lambda output, y: cross_entropy(output.float(), y)))
 
 
+@pytest.mark.parametrize("age", [5, 2000], ids=["young", "old"])  # old factors move every fourth step only
 @pytest.mark.parametrize("samples", [1, 3])
-def test_a_run_goes_on_from_a_checkpoint(samples: int) -> None:
+def test_a_run_goes_on_from_a_checkpoint(samples: int, age: int) -> None:
     model = network()
     optimizer = lb.KroneckerBLR(model.parameters(), data_size=100, mc_samples=samples)
     steps(model, optimizer, 5)
+    for state in optimizer.state.values():
+        state["steps"] = age
     other = network()
     again = lb.KroneckerBLR(other.parameters(), data_size=100, mc_samples=samples)
     other.load_state_dict(copy.deepcopy(model.state_dict()))
@@ -252,6 +255,86 @@ def test_a_run_goes_on_from_a_checkpoint(samples: int) -> None:
         assert torch.equal(p, q)
         for name, value in optimizer.state[p].items():
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(again.state[q][name])), name
+
+
+def test_no_curvature_is_lost_while_it_waits() -> None:
+    """A running mean: what the moves keep of the past is what the rates of all steps keep of it."""
+    rule, rate = GaussNewtonRule(), 0.005
+    kept, steps_since = 1.0, 0
+    for t in range(1, 1500):
+        share, count = rule.waiting(t, rate)
+        steps_since += 1
+        assert count == steps_since
+        if share >= rule.TOGETHER:
+            kept, steps_since = kept * (1 - share), 0
+            assert kept == pytest.approx(rule.left_of_start(t + 1, rate), rel=1e-9)  # 1,500 roundings of 2⁻⁵³
+    assert rule.waiting(1000, rate)[1] <= rule.TOGETHER / rate
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("prior", [None, 2.0])
+def test_the_data_s_part_of_a_precision_follows_the_level(
+    prior: float | None, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A⁻² = c·mean(squares)·N/τ + what is given, with the level c of the last step, however c has changed before."""
+    if not fast:
+        monkeypatch.setattr(native, "available", lambda: False)
+    levels = [0.0, 1.0, 2.0, 0.5, 3.0, 1.5]
+
+    def given_level(self: GaussNewtonRule, traces: Tensor, steps: list[int], samples: int) -> Tensor:
+        return torch.tensor([levels[steps[0]]], dtype=torch.float64)
+
+    monkeypatch.setattr(GaussNewtonRule, "levels", given_level)
+    p = nn.Parameter(torch.tensor([0.5, -0.5, 0.25]))
+    optimizer = lb.AffineBLR([p], lr=0.0, data_size=100, prior=prior, momentum=0.0)
+    gradients = torch.randn(len(levels), 3, generator=torch.Generator().manual_seed(0))
+    squares, size, point = torch.zeros(3).double(), float(p.detach().square().mean().sqrt()), p.detach().double()
+    temperature, pull = optimizer.param_groups[0]["temperature"], 0.7 if prior is None else prior
+    given = 1 / (0.01 * size) ** 2
+    for t, gradient in enumerate(gradients):
+        with optimizer.sampled():
+            pass
+        p.grad = gradient.clone()
+        optimizer.step()
+        if t:
+            rate = max(0.005, min(0.15, 5 / (t + 10)))
+            squares = (1 - rate) * squares + rate * (gradient.double() + pull / 100 * point).square()
+            given = (1 - rate) * given + rate * (1 / size**2 if prior is None else prior / temperature)
+    expected = levels[-1] * 100 / temperature * squares + given
+    found = optimizer.families()[p].variance.double().reciprocal()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)  # six float32 steps on logarithms of some ten
+
+
+@pytest.mark.parametrize("together", [0.0, 0.02])
+def test_every_gradient_counts(together: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old factors, and gradients that alternate between two columns: both columns are narrower than the third."""
+    monkeypatch.setattr(GaussNewtonRule, "TOGETHER", together)
+    p = nn.Parameter(torch.ones(2, 3))
+    optimizer = lb.KroneckerBLR([p], lr=0.0, data_size=100, prior=1.0, temperature=1.0, start_width=None)
+    for t in range(400):
+        with optimizer.sampled():
+            pass
+        p.grad = torch.zeros(2, 3)
+        p.grad[t % 2, t % 2] = 1.0 if t % 4 < 2 else -1.0
+        optimizer.step()
+        optimizer.state[p]["steps"] += 1000 if t == 0 else 0
+    widths = optimizer.families()[p].stddev
+    assert float(widths[:, :2].max()) < 0.7 * float(widths[:, 2].min())
+    torch.testing.assert_close(widths[0, 0], widths[1, 1], rtol=0.05, atol=0.0)  # the last of 400 steps, at a rate of 0.005
+
+
+def test_matrices_with_two_long_sides_have_a_width_for_every_weight() -> None:
+    """And steps of `AffineBLR`'s length."""
+    model = nn.Sequential(nn.Linear(9, 8), nn.Linear(8, 2))
+    optimizer = lb.KroneckerBLR(model.named_parameters(), lr=0.1, data_size=100, max_side=5)
+    names = [settings["param_names"] for settings in optimizer.param_groups]
+    assert names == [["1.weight"], ["0.weight"], ["0.bias", "1.bias"]]
+    assert [type(settings["group"]) for settings in optimizer.param_groups] == [Kronecker, DiagonalAffine, DiagonalAffine]
+    assert [settings["lr"] for settings in optimizer.param_groups] == [0.1, 0.4, 0.1]
+    assert optimizer.param_groups[0]["typical_unit"] == optimizer.param_groups[2]["typical_unit"]
+    with optimizer.sampled():
+        model(torch.ones(3, 9)).square().mean().backward()
+    optimizer.step()
 
 
 @pytest.mark.parametrize("change", ["bfloat16", "channels_last"])

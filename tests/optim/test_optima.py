@@ -153,16 +153,9 @@ def test_multiplicative(base: Base, metric: Any, lr: float, samples: int) -> Non
     expected = stationary_point(mixed, mean * c, temperature)
     p = start_near(expected * mean, 0.3)
     optimizer = lb.MultiplicativeBLR(
-        [p],
-        lr,
-        data_size=N,
-        base=base,
-        temperature=temperature,
-        prior=PRECISION,
-        mc_samples=samples,
-        metric=metric,
+        [p], lr, data_size=N, base=base, temperature=temperature, prior=PRECISION, mc_samples=samples, metric=metric,
         max_step=None,
-    )
+    )  # fmt: skip
     g = trained(optimizer, p, positive=True).element.scale
     assert_mean(g, expected, expected)
     torch.testing.assert_close(p.detach(), g * mean)

@@ -60,7 +60,10 @@ def _kronecker(g: Any, in_algebra: bool) -> tuple[Matrix, Matrix]:
     factors = []
     for diagonal, lower, side in zip(g[0:3:2], g[1:4:2], sides, strict=True):
         factor = np.diag(scale(_column(diagonal) if diagonal.numel() else np.zeros(side)))
-        factors.append(factor + np.tril(lower.detach().double().numpy(), -1) if lower.numel() else factor)
+        if lower.numel():  # one matrix, or one for every block
+            below = lower.detach().double().numpy()
+            factor = factor + np.tril(block_diag(*below) if below.ndim == 3 else below, -1)
+        factors.append(factor)
     L, R = factors
     return np.kron(L, np.eye(sides[1])) + np.kron(np.eye(sides[0]), R) if in_algebra else np.kron(L, R), _column(g.shift)
 

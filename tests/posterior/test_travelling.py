@@ -97,7 +97,7 @@ def test_export_of_a_sample() -> None:
     torch.testing.assert_close(exported(X), expected)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_inside_a_block_is_refused(strict: bool) -> None:
     """Without the refusal the program holds the point after the block."""

@@ -21,33 +21,20 @@ from support.registry import BASES, GROUPS, PAIRS, BaseCase, GroupCase, singular
 from support.user_defined import IsotropicAffine, PlainDiagonalAffine
 from torch.utils import _pytree as pytree
 
-from liebayes import Absorbed, Adaptive, Family, Fisher
-from liebayes.bases import (
-    Base,
-    Cauchy,
-    Dirac,
-    Exponential,
-    Gumbel,
-    Laplace,
-    Normal,
-    Rayleigh,
-    StudentT,
-    Uniform,
-    from_distribution,
-)
+from liebayes import Absorbed, Adaptive, Family, Fisher, bases
 from liebayes.groups import Additive, Affine, DiagonalAffine, MatrixShift, Multiplicative, Product, TriangularAffine
 from liebayes.rule import initial_state, update
 
 
-@pytest.mark.parametrize("base", [Uniform(1e6), Uniform(1e-6), Exponential(1e8)], ids=str)
-def test_edges_are_found_in_any_units(base: Base) -> None:
+@pytest.mark.parametrize("base", [bases.Uniform(1e6), bases.Uniform(1e-6), bases.Exponential(1e8)], ids=str)
+def test_edges_are_found_in_any_units(base: bases.Base) -> None:
     with pytest.raises(ValueError, match="no Fisher metric under shifts"):
         Fisher().on(Additive(), base, Additive().at(torch.zeros(2)))
 
 
 @pytest.mark.parametrize(("df", "refused"), [(50, False), (200, True)])
 def test_a_nearly_singular_metric_is_refused(df: float, refused: bool) -> None:
-    group, base = Affine(), StudentT(df)
+    group, base = Affine(), bases.StudentT(df)
     g = group.at(torch.zeros(3))
     if not refused:
         Fisher().on(group, base, g).sharp(g)
@@ -59,7 +46,8 @@ def test_a_nearly_singular_metric_is_refused(df: float, refused: bool) -> None:
 def test_a_product_has_a_metric_for_each_part() -> None:
     group = Product(Additive(), Additive())
     with pytest.raises(ValueError, match="Every part of Product"):
-        Fisher().on(group, Normal(), (Additive().at(torch.zeros(2)), Additive().at(torch.zeros(2))))
+        Fisher().on(group, bases.Normal(), (Additive().at(torch.zeros(2)), Additive().at(torch.zeros(2))))
+
 
 INVERTIBLE = [pair for pair in PAIRS if not singular(*pair)]
 
@@ -69,7 +57,7 @@ def flat(group: GroupCase, base: BaseCase, g: Any, X: Any) -> Any:
     return group.group.flat(X, base.base) if singular(group, base) else Fisher().on(group.group, base.base, g).flat(X)
 
 
-def relative_tangents(group: GroupCase, base: Base, g: Any, theta: torch.Tensor, directions: list[Any]) -> torch.Tensor:
+def relative_tangents(group: GroupCase, base: bases.Base, g: Any, theta: torch.Tensor, directions: list[Any]) -> torch.Tensor:
     """r_X = d/dt log q_{g·exp(tX)}(θ), by central differences of the density: one row for each direction."""
     t, rows = 1e-5, []
     for X in directions:
@@ -122,8 +110,8 @@ def test_metric_is_symmetric_and_positive(group: GroupCase, base: BaseCase) -> N
 
 
 @pytest.mark.parametrize("group", [Affine(), TriangularAffine()], ids=str)
-@pytest.mark.parametrize("base", [Gumbel(), Gumbel(0.6), Laplace(0.5)], ids=str)
-def test_matrix_groups_against_monte_carlo(group: Affine | TriangularAffine, base: Base) -> None:
+@pytest.mark.parametrize("base", [bases.Gumbel(), bases.Gumbel(0.6), bases.Laplace(0.5)], ids=str)
+def test_matrix_groups_against_monte_carlo(group: Affine | TriangularAffine, base: bases.Base) -> None:
     """Three dimensions, away from the identity, for a base with a mean: every pair of directions within its CLT bound."""
     case = next(c for c in GROUPS if c.group == group)
     like = torch.zeros(3, dtype=torch.float64)
@@ -144,7 +132,7 @@ def test_gumbel_couples_scale_and_shift() -> None:
     group = DiagonalAffine()
     one = torch.ones((), dtype=torch.float64)
     e = group.identity(one)
-    form = Fisher().on(group, Gumbel(1), e)
+    form = Fisher().on(group, bases.Gumbel(1), e)
     scale, shift = form.flat(e._replace(log_scale=one)), form.flat(e._replace(shift=one))
     matrix = [float(scale.log_scale), float(scale.shift), float(shift.log_scale), float(shift.shift)]
     assert matrix == pytest.approx([1.82368, -0.42278, -0.42278, 1.0], abs=5e-6)  # as many digits as are printed
@@ -153,7 +141,14 @@ def test_gumbel_couples_scale_and_shift() -> None:
 def test_quadrature_block_equals_the_closed_one() -> None:
     """A user's copy of DiagonalAffine meets the same metric by quadrature, whatever the width of the base."""
     like = torch.zeros(2, dtype=torch.float64)
-    for base in (Normal(), Normal(1e-3), Normal(1e3), Gumbel(0.7), Cauchy(2.0), StudentT(4, 0.5)):
+    for base in (
+        bases.Normal(),
+        bases.Normal(1e-3),
+        bases.Normal(1e3),
+        bases.Gumbel(0.7),
+        bases.Cauchy(2.0),
+        bases.StudentT(4, 0.5),
+    ):
         plain, closed = PlainDiagonalAffine(), DiagonalAffine()
         form = Fisher().on(plain, base, plain.identity(like))
         X = Seeded(next(case for case in GROUPS if case.group == plain), like, 0).vector()
@@ -164,8 +159,8 @@ def test_quadrature_block_equals_the_closed_one() -> None:
 # What has no metric.
 
 
-@pytest.mark.parametrize("base", [Normal(), Normal(0.3)], ids=str)
-def test_rotations_of_a_normal_are_refused(base: Base) -> None:
+@pytest.mark.parametrize("base", [bases.Normal(), bases.Normal(0.3)], ids=str)
+def test_rotations_of_a_normal_are_refused(base: bases.Base) -> None:
     group = Affine()
     with pytest.raises(ValueError, match=r"singular.*rotations.*TriangularAffine"):
         Fisher().on(group, base, group.identity(torch.zeros(3)))
@@ -175,17 +170,17 @@ def test_rotations_of_a_normal_are_refused(base: Base) -> None:
 def test_rotations_of_a_normal_have_no_length() -> None:
     group = Affine()
     rotation = MatrixShift(torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
-    assert float(pairing(group.flat(rotation, Normal(0.3)), rotation)) == pytest.approx(0, abs=ROUNDING)
-    assert float(pairing(group.flat(rotation, Laplace()), rotation)) > 1
+    assert float(pairing(group.flat(rotation, bases.Normal(0.3)), rotation)) == pytest.approx(0, abs=ROUNDING)
+    assert float(pairing(group.flat(rotation, bases.Laplace()), rotation)) > 1
 
 
 class HiddenRotations(Affine):
     """The affine group as a user would write it, without closed metric."""
 
-    def flat(self, X: MatrixShift, base: Base) -> MatrixShift:
+    def flat(self, X: MatrixShift, base: bases.Base) -> MatrixShift:
         raise NotImplementedError
 
-    def sharp(self, covector: MatrixShift, base: Base) -> MatrixShift:
+    def sharp(self, covector: MatrixShift, base: bases.Base) -> MatrixShift:
         raise NotImplementedError
 
 
@@ -193,17 +188,17 @@ def test_a_singular_gram_matrix_names_the_direction() -> None:
     group = HiddenRotations()
     e = group.identity(torch.zeros(2, dtype=torch.float64))
     with pytest.raises(ValueError, match="singular: it does not see the direction") as error:
-        Fisher().on(group, Normal(), e)
+        Fisher().on(group, bases.Normal(), e)
     assert "MatrixShift" in str(error.value)
-    form, closed = Fisher().on(group, Gumbel(), e), Fisher().on(Affine(), Gumbel(), e)
+    form, closed = Fisher().on(group, bases.Gumbel(), e), Fisher().on(Affine(), bases.Gumbel(), e)
     X = Seeded(GROUPS[3], torch.zeros(2, dtype=torch.float64), 0).vector()
     error = flattened(plus(form.flat(X), closed.flat(X), -1.0)).abs().max()
     assert float(error) < 0.1 * float(flattened(closed.flat(X)).abs().max())
 
 
 @pytest.mark.parametrize("group", [Affine(), TriangularAffine()], ids=str)
-@pytest.mark.parametrize("base", [Cauchy(), StudentT(2), StudentT(1.5)], ids=str)
-def test_matrix_groups_need_a_variance(group: Affine | TriangularAffine, base: Base) -> None:
+@pytest.mark.parametrize("base", [bases.Cauchy(), bases.StudentT(2), bases.StudentT(1.5)], ids=str)
+def test_matrix_groups_need_a_variance(group: Affine | TriangularAffine, base: bases.Base) -> None:
     with pytest.raises(ValueError, match=r"no variance"):
         Fisher().on(group, base, group.identity(torch.zeros(2)))
 
@@ -211,32 +206,32 @@ def test_matrix_groups_need_a_variance(group: Affine | TriangularAffine, base: B
 @pytest.mark.parametrize(
     ("group", "base"),
     [
-        (Additive(), Uniform()),
-        (DiagonalAffine(), Uniform(0.5)),
-        (TriangularAffine(), Uniform()),
-        (Affine(), Uniform()),
-        (PlainDiagonalAffine(), Uniform()),
-        (IsotropicAffine(), Uniform()),
-        (Additive(), Exponential()),
-        (DiagonalAffine(), Exponential()),
-        (PlainDiagonalAffine(), Exponential()),
-        (Multiplicative(), from_distribution(torch.distributions.Uniform(0.0, 1.0))),
+        (Additive(), bases.Uniform()),
+        (DiagonalAffine(), bases.Uniform(0.5)),
+        (TriangularAffine(), bases.Uniform()),
+        (Affine(), bases.Uniform()),
+        (PlainDiagonalAffine(), bases.Uniform()),
+        (IsotropicAffine(), bases.Uniform()),
+        (Additive(), bases.Exponential()),
+        (DiagonalAffine(), bases.Exponential()),
+        (PlainDiagonalAffine(), bases.Exponential()),
+        (Multiplicative(), bases.from_distribution(torch.distributions.Uniform(0.0, 1.0))),
     ],
     ids=str,
 )
-def test_edges_are_refused_by_name(group: Any, base: Base) -> None:
+def test_edges_are_refused_by_name(group: Any, base: bases.Base) -> None:
     with pytest.raises(ValueError, match=r"(Uniform|Exponential).*no Fisher metric.*edge.*Absorbed"):
         Fisher().on(group, base, group.identity(torch.zeros(2)))
 
 
 def test_rayleigh_is_refused_under_shifts() -> None:
     with pytest.raises(ValueError, match=r"Rayleigh.*no finite"):
-        Fisher().on(Additive(), Rayleigh(), Additive().identity(torch.zeros(2)))
+        Fisher().on(Additive(), bases.Rayleigh(), Additive().identity(torch.zeros(2)))
 
 
 def test_dirac_is_refused() -> None:
     with pytest.raises(ValueError, match="Dirac has no Fisher metric"):
-        Fisher().on(Additive(), Dirac(), Additive().identity(torch.zeros(2)))
+        Fisher().on(Additive(), bases.Dirac(), Additive().identity(torch.zeros(2)))
 
 
 # The other metrics.
@@ -244,7 +239,7 @@ def test_dirac_is_refused() -> None:
 
 @pytest.mark.parametrize("case", GROUPS, ids=str)
 def test_absorbed_is_the_identity(case: GroupCase) -> None:
-    for base in (Uniform(), Dirac()):
+    for base in (bases.Uniform(), bases.Dirac()):
         form = Absorbed().on(case.group, base, case.group.identity(case.likes[0]))
         X = Seeded(case, case.likes[0], 0).vector()
         assert_close(form.sharp(X), X, 0.0)
@@ -256,7 +251,7 @@ def test_adaptive_divides_by_the_root_mean_square(case: GroupCase) -> None:
     """After n covectors c₁…c_n: v = Σ β^(n−k)c_k² / Σ β^(n−k), and c♯ = c/√v."""
     like, beta = case.likes[0], 0.9
     group = case.group
-    form = Adaptive(beta).on(group, Normal(), group.identity(like))
+    form = Adaptive(beta).on(group, bases.Normal(), group.identity(like))
     draw = Seeded(case, like, 1)
     covectors = [pytree.tree_map(lambda x: x + 3, draw.vector()) for _ in range(5)]
     state = form.start(group.identity(like))
@@ -272,7 +267,7 @@ def test_adaptive_divides_by_the_root_mean_square(case: GroupCase) -> None:
 def test_adaptive_moves_by_the_step_size_at_first() -> None:
     group = Multiplicative()
     g = group.identity(torch.zeros(3, dtype=torch.float64))
-    form = Adaptive().on(group, Rayleigh(), g)
+    form = Adaptive().on(group, bases.Rayleigh(), g)
     covector = g._replace(log_scale=torch.tensor([1e-8, -5.0, 1e6], dtype=torch.float64))
     taken = update(group, form, initial_state(group, form, g), covector, lr=0.03)
     torch.testing.assert_close(taken.state.element.log_scale, -0.03 * covector.log_scale.sign(), rtol=1e-3, atol=0)
@@ -281,7 +276,7 @@ def test_adaptive_moves_by_the_step_size_at_first() -> None:
 def test_adaptive_leaves_a_coordinate_without_gradient() -> None:
     group = Multiplicative()
     g = group.identity(torch.zeros(2))
-    form = Adaptive().on(group, Rayleigh(), g)
+    form = Adaptive().on(group, bases.Rayleigh(), g)
     taken = update(group, form, initial_state(group, form, g), group.zero(g), lr=0.1)
     assert torch.equal(taken.state.element.log_scale, torch.zeros(2))
 

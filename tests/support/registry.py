@@ -113,6 +113,7 @@ GROUPS = [
     GroupCase("KroneckerOfRows", Kronecker(right="none"), MATRICES, size=0.5),
     GroupCase("KroneckerOfColumns", Kronecker("none"), MATRICES, size=0.5),
     GroupCase("KroneckerWithLongSides", Kronecker(max_side=2), MATRICES, size=0.5),
+    GroupCase("KroneckerOfBlocks", Kronecker(block=2), (*MATRICES, _like(4, 6)), size=0.5),
     GroupCase("DiagonalKronecker", Kronecker("diagonal", "diagonal"), MATRICES, size=0.5),
 ]
 
@@ -133,12 +134,7 @@ CONJUGATED = [
         False,
     ),
     GroupCase(
-        "Covariance",
-        Conjugated(DiagonalAffine(), Covariance()),
-        (_like(1, 1), _like(2, 2), _like(2, 2, 2)),
-        0.4,
-        False,
-        False,
+        "Covariance", Conjugated(DiagonalAffine(), Covariance()), (_like(1, 1), _like(2, 2), _like(2, 2, 2)), 0.4, False, False
     ),
 ]
 """Groups on supports. Elements are near enough to the identity that points stay away from edges, where digits are lost."""

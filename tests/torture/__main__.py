@@ -1,6 +1,7 @@
 """`make torture`: campaigns that try to break the package, counted over as many invocations as it takes.
 
     python tests/torture [NAME ...] [--minutes M] [--results FOLDER]
+    python tests/torture NAME --cases NUMBER ...
 
 kills   `kill -9` at random moments of `train`, `sweep` and `reproduce`: the ends are those of undisturbed runs, bit by bit
 files   damaged and forged posteriors, checkpoints, settings and data: what was written, or an error in words
@@ -8,7 +9,8 @@ calls   the public API with arguments made from its signatures: it works, and is
 steps   1e5 steps for every rule and precision, with the kernel and without: finite, and the same
 
 A case is a function of its number. An invocation first repeats the cases that failed before, then goes on where the last one
-ended, the campaigns in turn, until each has reached its goal. What is known is in results/torture/NAME.json.
+ended, the campaigns in turn, until each has reached its goal. With `--cases` it runs these only, also those that held before:
+the code may have changed since. What is known is in results/torture/NAME.json.
 """
 
 from __future__ import annotations
@@ -80,12 +82,14 @@ class Record:
         part.replace(self.path)
 
 
-def turns(name: str, record: Record, folder: Path) -> Iterator[None]:
-    """Works on a campaign, a turn at a time."""
+def turns(name: str, record: Record, folder: Path, asked: list[int] | None = None) -> Iterator[None]:
+    """Works on a campaign, a turn at a time; or on the cases that are asked for."""
     campaign = importlib.import_module(f"torture_{name}").Campaign(folder)
     known, began = record.known, time.monotonic()
-    again = list(known["failing"])
-    while again or not record.finished():
+    again = list(known["failing"] if asked is None else asked)
+    if asked is not None:
+        record.session["asked"] = []
+    while again or (asked is None and not record.finished()):
         number = again.pop(0) if again else known["cases"]
         try:
             counts = campaign.case(number)
@@ -98,7 +102,9 @@ def turns(name: str, record: Record, folder: Path) -> Iterator[None]:
             known["failures"] = [failure for failure in known["failures"] if failure["case"] != number]
         known["cases"] += number == known["cases"]
         record.add(counts)
-        if time.monotonic() - began > TURN or record.finished():
+        if asked is not None:
+            record.session["asked"].append(number)
+        if time.monotonic() - began > TURN or record.finished() or (asked is not None and not again):
             record.write(time.monotonic() - began)
             yield
             began = time.monotonic()
@@ -126,7 +132,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="not all campaigns")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after these")
     parser.add_argument("--results", type=Path, default=TESTS.parent / "results" / "torture", metavar="FOLDER")
+    parser.add_argument("--cases", nargs="+", type=int, metavar="NUMBER", help="these cases of one campaign only")
     asked = parser.parse_args(arguments)
+    if asked.cases is not None and len(asked.names) != 1:
+        parser.error("--cases needs the name of one campaign")
     unknown = set(asked.names) - set(CAMPAIGNS)
     if unknown:
         parser.error(f"there is no campaign {min(unknown)!r}; they are {', '.join(CAMPAIGNS)}")
@@ -138,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
             module, folder = importlib.import_module(f"torture_{name}"), Path(temporary) / name
             folder.mkdir()
             record = Record(name, asked.results, module.UNIT, module.GOAL)
-            work[name] = record, turns(name, record, folder)
+            work[name] = record, turns(name, record, folder, asked.cases)
         going = dict(work)
         while going and time.monotonic() < end:
             for name, (record, campaign) in list(going.items()):

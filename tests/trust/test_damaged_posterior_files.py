@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from support.damage import mutant
 from support.posteriors import Net, assert_same, posterior_of
 from torch import Tensor
 
+import liebayes as lb
 from liebayes.posterior import Posterior
 from liebayes.posterior_file import checksum
 
@@ -111,6 +113,9 @@ FORGERIES: dict[str, tuple[Edit, str]] = {
     "NaN scale": (value(SCALE, first(float("nan"))), "log_scale of the parameter first.weight has values .* not finite"),
     "negative variance": (value(VARIANCE, first(-1.0)), r"variances norm\.running_var have negative values"),
     "NaN variance": (value(VARIANCE, first(float("nan"))), r"statistics norm\.running_var have values .* not finite"),
+    "NaN in a fixed parameter": (
+        value("fixed/again.bias", first(float("nan"))), r"the parameter again\.bias has values that are not numbers"
+    ),
     "broadcastable block": (value(SCALE, lambda t: t[:1]), r"first\.weight needs log_scale of shape \(4, 4\)"),
     "broadcastable buffer": (value(VARIANCE, lambda t: t[:1]), r"running_var \(buffer\) has the shape \(1,\)"),
     "integer block": (value(SHIFT, lambda t: t.long()), "first.weight must be floating-point .* shift is torch.int64"),
@@ -122,7 +127,7 @@ FORGERIES: dict[str, tuple[Edit, str]] = {
     ),
     "missing buffer": (lambda header, tensors: (tensors.pop(VARIANCE), None)[1], "running_var .* is missing there"),
     "missing family": (lambda header, tensors: (header["families"].pop("first.weight"), None)[1], r"first\.weight"),
-    "another tensor": (lambda header, tensors: tensors.update(more=torch.ones(1)), "a tensor 'more' that belongs to nothing"),
+    "another tensor": (lambda header, tensors: tensors.update(more=torch.ones(1)), "nothing for the tensor 'more'"),
     "no families": (header(families={}), "must name the group and the base of every trained parameter"),
     "families as a list": (header(families=["first.weight"]), "must name the group and the base"),
     "a group that is a number": (family(group=3), "must name the group and the base"),
@@ -130,7 +135,7 @@ FORGERIES: dict[str, tuple[Edit, str]] = {
     "NaN temperature": (header(temperature=float("nan")), "temperature of zero or more, but has nan"),
     "a huge temperature": (header(temperature=10**400), "temperature of zero or more, but has 1000"),
     "a later format": (header(format="liebayes posterior 9"), "has the format 'liebayes posterior 9'.* newer"),
-    "unknown group": (family(group="Rotation()"), r"uses the group Rotation\(\), which is none of the library"),
+    "unknown group": (family(group="Rotation()"), r"uses the group Rotation\(\), which the library does not have"),
     "code as a group": (family(group="__import__('os').system('false')"), "none of the library"),
     "code as an argument": (family(group="Kronecker(left=print(1))"), "none of the library"),
     "a type as a group": (family(group="LieGroup()"), "none of the library"),
@@ -141,9 +146,9 @@ FORGERIES: dict[str, tuple[Edit, str]] = {
     ),
     "deep text": (family(group="Conjugated(group=" * 5000), "none of the library"),
     "signs": (family(group="Kronecker(max_side=" + "-" * 900 + "1)"), "none of the library"),
-    "another group": (family(group="Additive()"), "belongs to nothing"),
+    "another group": (family(group="Additive()"), "nothing for the tensor"),
     "a matrix group": (family(group="TriangularAffine()"), "first.weight needs .* but the file has nothing"),
-    "unknown base": (family(base="Levy(scale=1.0)"), r"uses the base Levy\(scale=1\.0\), which is none of the library"),
+    "unknown base": (family(base="Levy(scale=1.0)"), r"uses the base Levy\(scale=1\.0\), which the library does not have"),
     "bad base": (family(base="Normal(scale=-1.0)"), "uses the base"),
     "a base of the half line": (family(base="Rayleigh(scale=1.0)"), "acts on the real line"),
     "empty base": (family(base=""), "uses the base"),
@@ -179,6 +184,66 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot be saved: shift of the parameter first\.weight"):
         posterior.save(tmp_path / "q")
     assert list(tmp_path.iterdir()) == []
+
+
+class WithBuffer(Net):
+    def __init__(self, buffer: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("extra", buffer)
+
+
+UNSTORABLE = {
+    "sparse": torch.eye(3).to_sparse(),
+    "without data": torch.ones(3, device="meta"),
+    "complex double": torch.ones(2, dtype=torch.complex128),
+}
+
+
+@pytest.mark.parametrize("kind", UNSTORABLE)
+def test_tensors_that_a_file_cannot_hold_are_named(kind: str, tmp_path: Path) -> None:
+    posterior = posterior_of(WithBuffer(UNSTORABLE[kind]))
+    with pytest.raises(ValueError, match="cannot be saved: extra is a tensor that a file cannot hold"):
+        posterior.save(tmp_path / "q")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("buffer", [torch.ones(2, dtype=torch.complex64), torch.ones(0, 3), torch.tensor([float("nan")])])
+def test_unusual_buffers_are_what_they_were(buffer: Tensor, tmp_path: Path) -> None:
+    posterior = posterior_of(WithBuffer(buffer))
+    posterior.save(tmp_path / "q")
+    loaded = Posterior.load(tmp_path / "q", WithBuffer(buffer))
+    torch.testing.assert_close(loaded.buffers["extra"], buffer, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((Net,), "A posterior is loaded for a module, but got"),
+        ((None,), "A posterior is loaded for a module, but got None"),
+        ((Net(), "Affine"), "A group was expected, but got 'A'"),
+        ((Net(), [lb.groups.Affine]), "A group was expected, but got <class"),
+        ((Net(), None), "groups must be a list of groups"),
+        ((Net(), (), [3.0]), "A base distribution was expected, but got 3.0"),
+    ],
+)
+def test_what_a_posterior_cannot_be_loaded_with_is_named(
+    arguments: tuple[Any, ...], message: str, saved: tuple[Posterior, bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "q").write_bytes(saved[1])
+    model, *own = arguments
+    with pytest.raises(ValueError, match=message):
+        Posterior.load(tmp_path / "q", model, **dict(zip(("groups", "bases"), own, strict=False)))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
+def test_a_pipe_is_no_file(saved: tuple[Posterior, bytes], tmp_path: Path) -> None:
+    """Reading would wait for a writer, and writing would put a file in its place."""
+    os.mkfifo(tmp_path / "q")
+    with pytest.raises(ValueError, match=r"q is a device or a pipe"):
+        Posterior.load(tmp_path / "q", Net())
+    with pytest.raises(OSError, match="a device or a pipe, and a file was to be written"):
+        saved[0].save(tmp_path / "q")
+    assert (tmp_path / "q").is_fifo()
 
 
 def test_a_posterior_does_not_follow_its_file(saved: tuple[Posterior, bytes], tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +126,60 @@ def test_blocks_in_two_threads() -> None:
     (first, second), found = together(hold, predict)
     assert torch.equal(first, second)
     assert all(map(torch.equal, serial, found))
+    assert_untouched(model, before)
+
+
+def test_blocks_in_opposite_orders_end() -> None:
+    """Each thread holds a module and needs the other's: one of them is refused, and the other goes on."""
+    models = [Net().eval(), Net().eval()]
+    posteriors = list(map(posterior_of, models))
+    before, held = list(map(snapshot, models)), Barrier(2)
+
+    def nested(first: Posterior, second: Posterior) -> str:
+        with first.sampled():
+            held.wait(TIMEOUT)
+            try:
+                second.predict(X, 2)
+            except RuntimeError as error:
+                return str(error)
+        return "predicted"
+
+    found = together(lambda: nested(*posteriors), lambda: nested(*reversed(posteriors)))
+    assert sorted(text[:25] for text in found) == ["Threads would wait for ea", "predicted"]
+    for model, one in zip(models, before, strict=True):
+        assert_untouched(model, one)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:
+    model = Net()
+    posterior = posterior_of(model)
+    before, inside, over = snapshot(model), Event(), Event()
+
+    def hold() -> None:
+        with posterior.sampled():
+            inside.set()
+            over.wait(TIMEOUT)
+
+    def fork() -> int:
+        inside.wait(TIMEOUT)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(TIMEOUT)
+                assert_untouched(model, before)
+                with posterior.sampled():
+                    pass
+                assert_untouched(model, before)
+                status = 0
+            finally:
+                os._exit(status)
+        over.set()
+        return os.waitpid(child, 0)[1]
+
+    assert together(hold, fork)[1] == 0
     assert_untouched(model, before)
 
 

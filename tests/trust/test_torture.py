@@ -68,6 +68,9 @@ def test_cases_are_counted_and_failures_repeated(
     assert torture.main(words) == 0
     known = json.loads((tmp_path / "few.json").read_text())
     assert (known["cases"], known["failed"], known["mended"], known["failures"]) == (6, 1, 1, [])
+    assert torture.main([*words, "--cases", "0", "3"]) == 0  # of older code
+    known = json.loads((tmp_path / "few.json").read_text())
+    assert (known["cases"], known["counts"], known["sessions"][-1]["asked"]) == (6, {"cases": 8}, [0, 3])
 
 
 def test_a_case_of_steps(torture: ModuleType, tmp_path: Path) -> None:

@@ -9,23 +9,8 @@ from torch import Tensor
 from torch.distributions import Beta, Dirichlet, LogNormal, MultivariateNormal, Normal, Wishart
 
 import liebayes as lb
+from liebayes import groups
 from liebayes.bases import Exponential, Laplace, Rayleigh
-from liebayes.groups import (
-    Conjugated,
-    CorrelationCholesky,
-    Covariance,
-    DiagonalAffine,
-    Interval,
-    Joint,
-    LowerBounded,
-    Multiplicative,
-    Ordered,
-    Positive,
-    Product,
-    Simplex,
-    TriangularAffine,
-    UpperBounded,
-)
 
 
 def number(value: float) -> Tensor:
@@ -35,10 +20,12 @@ def number(value: float) -> Tensor:
 # Targets in the family: nothing but rounding is left.
 
 
-@pytest.mark.parametrize("group", [DiagonalAffine(), TriangularAffine()], ids=str)
+@pytest.mark.parametrize("group", [groups.DiagonalAffine(), groups.TriangularAffine()], ids=str)
 def test_log_normal_target(group: lb.groups.LieGroup) -> None:
     target = LogNormal(torch.tensor([1.0, -2.0], dtype=torch.float64), torch.tensor([0.7, 0.1], dtype=torch.float64))
-    q = lb.fit(lambda t: -target.log_prob(t).sum(), group, start=torch.ones(2, dtype=torch.float64), supports=Positive())
+    q = lb.fit(
+        lambda t: -target.log_prob(t).sum(), group, start=torch.ones(2, dtype=torch.float64), supports=groups.Positive()
+    )
     torch.testing.assert_close(q.mean, target.mean, rtol=1e-3, atol=0)
     torch.testing.assert_close(q.stddev, target.stddev, rtol=1e-3, atol=0)
     theta = q.sample((9,), generator=torch.Generator().manual_seed(0))
@@ -59,7 +46,7 @@ def test_correlations_across_parts() -> None:
         return -inner.log_prob(z) + s.log() + (3 * p * (1 - p)).log()
 
     start = {"x": number(0.0), "s": number(1.0), "p": number(0.0)}
-    q = lb.fit(loss, start=start, supports={"s": Positive(), "p": Interval(-1, 2)})
+    q = lb.fit(loss, start=start, supports={"s": groups.Positive(), "p": groups.Interval(-1, 2)})
     assert isinstance(q, lb.JointFamily)
     torch.testing.assert_close(q.real.covariance, inner.covariance_matrix, rtol=1e-3, atol=1e-3)
     draws = inner.sample((1 << 18,))
@@ -80,7 +67,7 @@ def test_weibull_family(base: lb.bases.Base, shape: float) -> None:
     """θ = bεᵃ on an Exponential or Rayleigh base is a Weibull distribution of shape 1/a, or 2/a: a base of the half line,
     and the rule for an action that is not affine."""
     target = torch.distributions.Weibull(number(2.0), number(3.0))
-    group = Conjugated(DiagonalAffine(), Positive())
+    group = groups.Conjugated(groups.DiagonalAffine(), groups.Positive())
     q = lb.fit(lambda t: -target.log_prob(t).sum(), group, base, torch.ones(2, dtype=torch.float64))
     torch.testing.assert_close(shape / q.element.scale, torch.full((2,), 3.0, dtype=torch.float64), rtol=1e-3, atol=0)
     theta = q.sample((5,), generator=torch.Generator().manual_seed(0))
@@ -92,14 +79,14 @@ def test_weibull_family(base: lb.bases.Base, shape: float) -> None:
 
 def test_beta_like_target() -> None:
     target = Beta(number(8.0), number(4.0))
-    q = lb.fit(lambda t: -target.log_prob(t), start=number(0.5), supports=Interval())
+    q = lb.fit(lambda t: -target.log_prob(t), start=number(0.5), supports=groups.Interval())
     assert abs(float((q.mean - target.mean) / target.stddev)) < 0.03
     assert float(q.stddev / target.stddev) == pytest.approx(1, abs=0.03)
 
 
 def test_dirichlet_like_target() -> None:
     target = Dirichlet(torch.tensor([8.0, 12.0, 20.0, 28.0], dtype=torch.float64))
-    q = lb.fit(lambda t: -target.log_prob(t), start=torch.full((4,), 0.25, dtype=torch.float64), supports=Simplex())
+    q = lb.fit(lambda t: -target.log_prob(t), start=torch.full((4,), 0.25, dtype=torch.float64), supports=groups.Simplex())
     sd = target.variance.sqrt()
     assert float(((q.mean - target.mean) / sd).abs().max()) < 0.05
     torch.testing.assert_close(q.stddev, sd, rtol=0.05, atol=0)
@@ -109,7 +96,7 @@ def test_dirichlet_like_target() -> None:
 def test_wishart_target() -> None:
     scale = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
     target = Wishart(number(40.0), scale / 40, validate_args=False)
-    q = lb.fit(lambda t: -target.log_prob(t), start=torch.eye(2, dtype=torch.float64), supports=Covariance())
+    q = lb.fit(lambda t: -target.log_prob(t), start=torch.eye(2, dtype=torch.float64), supports=groups.Covariance())
     sd = target.variance.sqrt()
     assert float(((q.mean - target.mean) / sd).abs().max()) < 0.05
     torch.testing.assert_close(q.stddev, sd, rtol=0.05, atol=0)
@@ -123,7 +110,7 @@ def test_correlation_matrices() -> None:
         power = torch.arange(size - 1, -1, -1, dtype=L.dtype) + 2 * eta - 2
         return -(power * L.diagonal().log())[1:].sum()
 
-    q = lb.fit(loss, start=torch.eye(size, dtype=torch.float64), supports=CorrelationCholesky())
+    q = lb.fit(loss, start=torch.eye(size, dtype=torch.float64), supports=groups.CorrelationCholesky())
     L = q.sample((20_000,), generator=torch.Generator().manual_seed(0))
     rows, columns = torch.tril_indices(size, size, -1)
     correlations = (L @ L.mT)[:, rows, columns]
@@ -141,7 +128,7 @@ def test_ordered_and_bounded_parts() -> None:
         return -mixture + 2 * (low - 3) + 5 * (7 - high)
 
     start = torch.tensor([-0.1, 0.1], dtype=torch.float64), number(4.0), number(5.0)
-    q = lb.fit(loss, start=start, supports=(Ordered(), LowerBounded(3.0), UpperBounded(7.0)))
+    q = lb.fit(loss, start=start, supports=(groups.Ordered(), groups.LowerBounded(3.0), groups.UpperBounded(7.0)))
     centres, low, high = q.mean
     sd = 0.5 / math.sqrt(3)
     assert (centres - torch.tensor([-1.0, 2.0], dtype=torch.float64)).abs().max() < 0.15 * sd
@@ -163,7 +150,7 @@ def test_regression_with_unknown_noise() -> None:
         return 0.5 * residual.square().sum() + (len(y) + 1) * theta["noise"].log()
 
     start = {"w": torch.zeros(3, dtype=torch.float64), "noise": 1.0}  # of different precision: the wider one is taken
-    q = lb.fit(loss, start=start, supports={"noise": Positive()})
+    q = lb.fit(loss, start=start, supports={"noise": groups.Positive()})
     # σ² ~ InverseGamma((n − p)/2, RSS/2), and w ~ StudentT(n − p) with covariance RSS/(n − p − 2)·(xᵀx)⁻¹.
     inverse = torch.linalg.inv(x.mT @ x)
     mean = inverse @ x.mT @ y
@@ -190,7 +177,7 @@ def test_several_real_tensors_are_one_vector() -> None:
         z = torch.cat([part.reshape(-1) for part in theta])
         return 0.5 * z @ precision @ z
 
-    q = lb.fit(loss, TriangularAffine(), lb.bases.Normal(), (number(1.0), torch.ones(1, dtype=torch.float64)))
+    q = lb.fit(loss, groups.TriangularAffine(), lb.bases.Normal(), (number(1.0), torch.ones(1, dtype=torch.float64)))
     torch.testing.assert_close(q.real.covariance, torch.linalg.inv(precision), rtol=1e-3, atol=1e-3)
     assert [part.shape for part in q.mean] == [(), (1,)]
 
@@ -198,15 +185,15 @@ def test_several_real_tensors_are_one_vector() -> None:
 def test_going_on_from_a_family() -> None:
     target = LogNormal(number(1.0), number(0.7))
     loss = lambda theta: -target.log_prob(theta["s"])  # noqa: E731
-    first = lb.fit(loss, start={"s": number(1.0)}, supports={"s": Positive()}, steps=30)
+    first = lb.fit(loss, start={"s": number(1.0)}, supports={"s": groups.Positive()}, steps=30)
     second = lb.fit(loss, start=first)
     assert second.chart == first.chart
     assert float(second.mean["s"]) == pytest.approx(float(target.mean), rel=1e-3)
-    plain = lb.fit(lambda t: (t - 1).square().sum(), DiagonalAffine(), Laplace(), torch.zeros(2), steps=5)
+    plain = lb.fit(lambda t: (t - 1).square().sum(), groups.DiagonalAffine(), Laplace(), torch.zeros(2), steps=5)
     onwards = lb.fit(lambda t: (t - 1).square().sum(), start=plain, steps=1, lr=1e-9)
-    assert (onwards.group, onwards.base) == (DiagonalAffine(), Laplace())
+    assert (onwards.group, onwards.base) == (groups.DiagonalAffine(), Laplace())
     torch.testing.assert_close(onwards.mean, plain.mean)
-    product = Product(a=DiagonalAffine(), b=Multiplicative())
+    product = groups.Product(a=groups.DiagonalAffine(), b=groups.Multiplicative())
     bases = {"a": Laplace(), "b": Rayleigh()}
     both = lambda t: (t["a"] - 1).square().sum() + (t["b"] - 1).square().sum()  # noqa: E731
     pair = lb.fit(both, product, bases, {"a": torch.zeros(2), "b": torch.ones(1)}, steps=5)
@@ -217,7 +204,7 @@ def test_going_on_from_a_family() -> None:
 
 def test_history_has_the_entropy_on_the_support() -> None:
     q = lb.fit(
-        lambda t: t.log(), start=number(1.0), supports=Positive(), samples=4096, steps=1, lr=1e-9, temperature=0.5
+        lambda t: t.log(), start=number(1.0), supports=groups.Positive(), samples=4096, steps=1, lr=1e-9, temperature=0.5
     )  # log-normal at (0, 1)
     normal = 0.5 * math.log(2 * math.pi * math.e)
     assert q.history.entropy == pytest.approx([normal], abs=1e-9)  # pairs make E[log θ] exact
@@ -225,8 +212,10 @@ def test_history_has_the_entropy_on_the_support() -> None:
 
 
 def test_moments_of_other_bases_come_from_draws() -> None:
-    family = lb.Family(DiagonalAffine(), Laplace(), DiagonalAffine().at(torch.tensor([0.2], dtype=torch.float64), 0.1))
-    q = lb.JointFamily(family, Joint.of(number(1.0), Positive()))
+    family = lb.Family(
+        groups.DiagonalAffine(), Laplace(), groups.DiagonalAffine().at(torch.tensor([0.2], dtype=torch.float64), 0.1)
+    )
+    q = lb.JointFamily(family, groups.Joint.of(number(1.0), groups.Positive()))
     # E[e^(m + sε)] = e^m/(1 − s²) for Laplace noise.
     mean, second = math.exp(0.2) / (1 - 0.01), math.exp(0.4) / (1 - 0.04)
     sd = math.sqrt(second - mean**2)
@@ -237,13 +226,13 @@ def test_moments_of_other_bases_come_from_draws() -> None:
 def test_refusals() -> None:
     bowl = lambda t: t.square().sum()  # noqa: E731
     with pytest.raises(ValueError, match="must lie among positive numbers, but is -1"):
-        lb.fit(bowl, start=torch.tensor(-1.0), supports=Positive())
+        lb.fit(bowl, start=torch.tensor(-1.0), supports=groups.Positive())
     with pytest.raises(ValueError, match="not with a Product"):
-        lb.fit(bowl, Product(DiagonalAffine()), start=(torch.ones(1),), supports=(Positive(),))
+        lb.fit(bowl, groups.Product(groups.DiagonalAffine()), start=(torch.ones(1),), supports=(groups.Positive(),))
     with pytest.raises(ValueError, match="start must be"):
         lb.fit(bowl)
     with pytest.raises(ValueError, match="floating-point"):
         lb.fit(bowl, start={"a": torch.arange(3)})
-    q = lb.fit(lambda t: t.log().square(), start=number(1.0), supports=Positive(), steps=3)
+    q = lb.fit(lambda t: t.log().square(), start=number(1.0), supports=groups.Positive(), steps=3)
     with pytest.raises(ValueError, match="Leave out supports"):
-        lb.fit(bowl, start=q, supports=Positive())
+        lb.fit(bowl, start=q, supports=groups.Positive())

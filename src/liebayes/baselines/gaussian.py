@@ -51,9 +51,7 @@ class GaussianRule(Rule):
         return state
 
     @abstractmethod
-    def covector(
-        self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
-    ) -> ScaleShift:
+    def covector(self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings) -> ScaleShift:
         """(what the curvature is made of, σĝ)."""
 
     @abstractmethod
@@ -80,17 +78,13 @@ class GaussianBaseline(LieGroupBLR):
         self,
         params: Iterable[Any],
         lr: float,
-        *,
         data_size: int,
         momentum: float,
         scale_momentum: float,
         prior: float,
-        damping: float,
-        initial_curvature: float,
         mc_samples: int,
         **common: Unpack[Common],
     ) -> None:
-        self._own_defaults = {"damping": damping, "initial_curvature": initial_curvature}
         super().__init__(
             params,
             DiagonalAffine(),
@@ -107,7 +101,7 @@ class GaussianBaseline(LieGroupBLR):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""
         for name in sorted(_OF_OTHER_RULES & set(param_group)):
-            raise ValueError(f"{type(self).__name__} has no {name} to choose, but got {param_group[name]!r}: leave it out.")
+            raise ValueError(f"{type(self).__name__} does not take {name}, but got {param_group[name]!r}: leave it out.")
         super().add_param_group({**self._own_defaults, **param_group})
         try:
             # The width at the start belongs to the base, so that logarithms of scales begin at 0.

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 class IVONRule(GaussianRule):
     """The curvature from the covector of the affine rule."""
 
-    def covector(
-        self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
-    ) -> ScaleShift:
+    def covector(self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings) -> ScaleShift:
         return DiagonalAffine().pullback(elements.element, theta, gradient)
 
     def growth(self, curvature: Tensor, variance: Tensor, settings: Settings) -> Tensor:
@@ -76,28 +74,9 @@ class IVON(GaussianBaseline):
     rule_type: ClassVar[type[Rule]] = IVONRule
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 0.5,
-        *,
-        data_size: int,
-        momentum: float = 0.8,
-        scale_momentum: float = 0.999,
-        prior: float = 0.1,
-        damping: float = 1.0,
-        initial_curvature: float = 0.1,
-        mc_samples: int = 1,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            data_size=data_size,
-            momentum=momentum,
-            scale_momentum=scale_momentum,
-            prior=prior,
-            damping=damping,
-            initial_curvature=initial_curvature,
-            mc_samples=mc_samples,
-            **common,
-        )
+        self, params: Iterable[Any], lr: float = 0.5, *, data_size: int, momentum: float = 0.8,
+        scale_momentum: float = 0.999, prior: float = 0.1, damping: float = 1.0, initial_curvature: float = 0.1,
+        mc_samples: int = 1, **common: Unpack[Common],
+    ) -> None:  # fmt: skip
+        self._own_defaults = {"damping": damping, "initial_curvature": initial_curvature}
+        super().__init__(params, lr, data_size, momentum, scale_momentum, prior, mc_samples, **common)

@@ -40,19 +40,16 @@ def ivon_opt(
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = ivon_opt(model.parameters(), data_size=100)
-    >>> def closure():
-    ...     optimizer.zero_grad()
-    ...     loss = model(torch.ones(8, 3)).square().mean()
-    ...     loss.backward()
-    ...     return loss
-    >>> loss = optimizer.step(closure)
+    >>> with optimizer.sampled():
+    ...     model(torch.ones(8, 3)).square().mean().backward()
+    >>> optimizer.step()
     >>> optimizer.posterior(model).std()["bias"].shape
     torch.Size([1])
     """
     try:
         import ivon
     except ImportError as error:
-        raise ImportError("ivon-opt is a package of its own, which is not installed: pip install ivon-opt.") from error
+        raise ImportError("ivon-opt is a separate package, which is not installed: pip install ivon-opt.") from error
 
     return _with_our_protocol(ivon.IVON, seed)(
         params,

@@ -101,7 +101,9 @@ class SquaredGradients(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in (functional.batch_norm, torch.batch_norm) and (kwargs.get("training") or args[5:6] == (True,)):
-            raise PerExampleError("A batch norm in training mixes examples, which VOGN needs one by one. Use another norm.")
+            raise PerExampleError(
+                "A batch norm in training mode mixes examples, but VOGN needs each one alone. Use another norm."
+            )
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             return func(*args, **kwargs)
         if func is functional.linear:
@@ -182,7 +184,7 @@ class SquaredGradients(TorchFunctionMode):
         stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
         if isinstance(padding, str):
-            raise PerExampleError(f"VOGN knows convolutions with padding in numbers, but got {padding!r}.")
+            raise PerExampleError(f"VOGN needs the padding of a convolution as numbers, but got {padding!r}.")
         images = input.detach()
 
         def each(delta: Tensor, inputs: Tensor) -> Tensor:

@@ -51,9 +51,7 @@ class VOGNRule(GaussianRule):
     def forget_observations(self) -> None:
         self._squares.clear()
 
-    def covector(
-        self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings
-    ) -> ScaleShift:
+    def covector(self, elements: Elements, bucket: Bucket, theta: Tensor, gradient: Tensor, settings: Settings) -> ScaleShift:
         """(mean(gᵢ²), σĝ)."""
         sums = bucket.read([self._squares.sum_of(p) for p in bucket.parameters], gradient.dtype)
         shift = DiagonalAffine().pullback(elements.element, theta, gradient).shift
@@ -71,47 +69,19 @@ class VOGN(GaussianBaseline):
     The loop is that of every optimizer here: the loss is the mean over a minibatch, whose examples are the first dimension of
     all tensors. The squares come from the same backward pass (see `per_example`), for linear layers, convolutions, filter
     response norms and the like; other uses of parameters are refused, and so is what mixes examples (batch norm). Clipping
-    and hooks change the gradient, not the squares. For the arguments see `IVON`; the default step is the paper's for
-    ResNet-20, and small networks trained for a few epochs want ten times that.
-
-    >>> import torch
-    >>> model = torch.nn.Linear(3, 1)
-    >>> optimizer = VOGN(model.parameters(), data_size=100)
-    >>> with optimizer.sampled():
-    ...     model(torch.ones(8, 3)).square().mean().backward()
-    >>> optimizer.step()
-    >>> optimizer.posterior(model).std()["bias"].shape
-    torch.Size([1])
+    and hooks change the gradient, not the squares. For the arguments and an example see `IVON`; the default
+    step is the paper's for ResNet-20, and small networks trained for a few epochs want ten times that.
     """
 
     rule_type: ClassVar[type[Rule]] = VOGNRule
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 0.002,
-        *,
-        data_size: int,
-        momentum: float = 0.95,
-        scale_momentum: float = 0.999,
-        prior: float = 0.1,
-        damping: float = 0.01,
-        initial_curvature: float = 0.01,
-        mc_samples: int = 1,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            data_size=data_size,
-            momentum=momentum,
-            scale_momentum=scale_momentum,
-            prior=prior,
-            damping=damping,
-            initial_curvature=initial_curvature,
-            mc_samples=mc_samples,
-            **common,
-        )
+        self, params: Iterable[Any], lr: float = 0.002, *, data_size: int, momentum: float = 0.95,
+        scale_momentum: float = 0.999, prior: float = 0.1, damping: float = 0.01, initial_curvature: float = 0.01,
+        mc_samples: int = 1, **common: Unpack[Common],
+    ) -> None:  # fmt: skip
+        self._own_defaults = {"damping": damping, "initial_curvature": initial_curvature}
+        super().__init__(params, lr, data_size, momentum, scale_momentum, prior, mc_samples, **common)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""

@@ -1,8 +1,8 @@
 """The base distribution q₀ (Sec. 3.2): independent coordinates, each with the same univariate density.
 
-A new base writes `sample` and `log_prob`, and names its `support` if that is not the whole real line. Its score follows by
-automatic differentiation, its moments and Fisher constants by quadrature. Named bases give closed forms, which are tested
-against those.
+A new base implements `sample` and `log_prob`, and sets its `support` if that is not the whole real line. Its score follows by
+automatic differentiation, its moments and Fisher constants by quadrature. The bases of the library have closed forms, which
+are tested against those.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class Base(ABC):
         if notes["quadrature step"] is None:
             raise ValueError(
                 f"The density of {self} cannot be integrated to 1: it is not normalised, or too narrow for its place. Give "
-                "the base its moments and Fisher constants in closed form, or bring it to about 0 and 1: groups move it."
+                "the base its moments and Fisher constants in closed form, or centre it near 0 with a width near 1: groups "
+                "move it."
             )
 
         def integrand(x: Tensor) -> Tensor:
@@ -208,15 +209,8 @@ class Scaled(Base):
     def support(self) -> Support:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.base.support[0] * self.factor, self.base.support[1] * self.factor
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        return self.base.sample(shape, generator=generator, dtype=dtype, device=device) * self.factor
+    def sample(self, shape: Sequence[int], **how: Any) -> Tensor:
+        return self.base.sample(shape, **how) * self.factor
 
     def log_prob(self, x: Tensor) -> Tensor:
         return self.base.log_prob(x / self.factor) - math.log(self.factor)

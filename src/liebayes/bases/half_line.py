@@ -135,7 +135,7 @@ class LogNormal(Law):
         try:
             return value()
         except OverflowError:
-            raise ValueError(f"The {name} of {self} is beyond the largest float. Ask for samples instead.") from None
+            raise ValueError(f"The {name} of {self} exceeds the largest float. Use samples instead.") from None
 
     @property
     def entropy(self) -> float:

@@ -1,6 +1,6 @@
 """The bases of the library: ε = scale·Z with Z of a standard law.
 
-A law gives what is known of Z; `ScaledLaw` puts the scale in, here and nowhere else:
+A law has the formulas of Z; `ScaledLaw` applies the scale, here and nowhere else:
 
     log q₀(x) = log q_Z(x/scale) − log scale,    s(x) = s_Z(x/scale)/scale,    κ(x) = scale²·κ_Z(x/scale).
 """
@@ -56,13 +56,9 @@ class Law(Base):
         """ε, in any floating dtype."""
 
     def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
+        self, shape: Sequence[int], *, generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    ) -> Tensor:  # fmt: skip
         drawn = self._draw(Draw(tuple(shape), generator, dtype, device))
         return drawn.to(torch.get_default_dtype() if dtype is None else dtype)
 

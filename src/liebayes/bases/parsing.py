@@ -1,4 +1,4 @@
-"""Bases by their text, as they print: `Laplace(scale=0.005)`, or shorter, `laplace(0.005)`."""
+"""Bases from text, in the form in which they print: `Laplace(scale=0.005)`, or shorter, `laplace(0.005)`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A word is a pure function of its counter, so any part of any draw can be computed alone, by any kernel, in any order. The key
 is the seed; the counter is (c₀, tensor, step, stream), 32 bits each. Elements of a tensor, in the order of memory, form groups
 of 32, four rows of eight lanes: element i, with q = i div 32, row j = (i mod 32) div 8 and lane = i mod 8, has word j of the
-counter c₀ = 8q + lane. A tensor's last group is cut.
+counter c₀ = 8q + lane. A tensor's last group may be incomplete.
 
 With u(w) = min((w mod 2³¹ + ½)·2⁻³¹, 1 − 2⁻²⁴) in float32, s(w) = ±1 by the top bit of w (set: −1) and φ(w) = π·int32(w)·2⁻³¹,
 a number ε of each base, before its scale, is

@@ -1,6 +1,6 @@
 """Bases on the real line, for the additive and affine groups. All but Gumbel are even.
 
-Every class has the formulas of its standard law, in z = x/scale; `ScaledLaw` puts the scale in.
+Every class has the formulas of its standard law, in z = x/scale; `ScaledLaw` applies the scale.
 """
 
 from __future__ import annotations

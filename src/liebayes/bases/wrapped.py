@@ -27,13 +27,9 @@ class Wrapped(Base):
         self.support = support
 
     def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
+        self, shape: Sequence[int], *, generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None, device: torch.device | str | None = None,
+    ) -> Tensor:  # fmt: skip
         if generator is None:
             draws = self.wrapped.sample(torch.Size(shape))
         else:

@@ -1,10 +1,12 @@
 """Readers of public data sets and of your own files, and batches.
 
-    dataset = load("mnist", data_dir="...")              # or digits, fashion-mnist, cifar10, ..., diabetes
-    dataset = from_path("houses.csv", target=["price"])  # or a folder of images, or an .npz file
-    batches = Batches(dataset, batch_size=50, seed=0)
-    for images, labels in batches.epoch(0): ...
+>>> batches = Batches(load("digits"), batch_size=50, seed=0)
+>>> for images, labels in batches.epoch(0):
+...     pass
+>>> images.shape[1:], labels.dtype
+(torch.Size([1, 8, 8]), torch.int64)
 
+`load` knows public data sets by name, and `from_path` reads your own: tables, `.npz` files and folders of images.
 Files are read in their public formats from the data directory (`data_dir`, the environment variable LIEBAYES_DATA, or a
 folder in the user's cache). Missing files are downloaded to it and checked against their published checksum. Data sets stay
 in memory as bytes; crops, flips and normalisation happen on batches.

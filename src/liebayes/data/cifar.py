@@ -25,14 +25,15 @@ _PIXELS = 3 * 32 * 32
 
 _Parse = Callable[["_Source", Path, bytearray, int], tuple[Tensor, Tensor]]
 
+ADDRESS = "https://www.cs.toronto.edu/~kriz/"
+
 
 @dataclass(frozen=True)
 class _Source:
     name: str
     title: str
-    subfolders: tuple[str, ...]
-    binary: tuple[Remote, str]  # the archive and the folder in it
-    python: tuple[str, str]
+    md5: str  # of the archive of the binary version
+    folders: tuple[str, str]  # in that archive, and in the one of the python version
     train: dict[str, int]  # files, without .bin, and their published numbers of records
     test: dict[str, int]
     labels: tuple[int, ...]  # for each label byte the number of classes; the last is the one that counts
@@ -41,20 +42,25 @@ class _Source:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @property
+    def subfolders(self) -> tuple[str, ...]:
+        return self.name, self.title.lower(), self.name.upper(), self.title, "cifar"
+
+    @property
+    def binary(self) -> Remote:
+        archive = f"{self.title.lower()}-binary.tar.gz"
+        return Remote(archive, self.md5, (ADDRESS + archive,))
+
+    @property
+    def python_archive(self) -> str:
+        return f"{self.title.lower()}-python.tar.gz"
+
 
 CIFAR10 = _Source(
     name="cifar10",
     title="CIFAR-10",
-    subfolders=("cifar10", "cifar-10", "CIFAR10", "CIFAR-10", "cifar"),
-    binary=(
-        Remote(
-            "cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
-            ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
-        ),
-        "cifar-10-batches-bin",
-    ),
-    python=("cifar-10-python.tar.gz", "cifar-10-batches-py"),
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    folders=("cifar-10-batches-bin", "cifar-10-batches-py"),
     train={f"data_batch_{k}": 10_000 for k in range(1, 6)},
     test={"test_batch": 10_000},
     labels=(10,),
@@ -67,16 +73,8 @@ CIFAR10 = _Source(
 CIFAR100 = _Source(
     name="cifar100",
     title="CIFAR-100",
-    subfolders=("cifar100", "cifar-100", "CIFAR100", "CIFAR-100", "cifar"),
-    binary=(
-        Remote(
-            "cifar-100-binary.tar.gz",
-            "03b5dce01913d631647c71ecec9e9cb8",
-            ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
-        ),
-        "cifar-100-binary",
-    ),
-    python=("cifar-100-python.tar.gz", "cifar-100-python"),
+    md5="03b5dce01913d631647c71ecec9e9cb8",
+    folders=("cifar-100-binary", "cifar-100-python"),
     train={"train": 50_000},
     test={"test": 10_000},
     labels=(20, 100),
@@ -107,19 +105,9 @@ def cifar100(data_dir: Path | str | None = None, download: bool = True) -> Datas
 
 def _load(source: _Source, data_dir: Path | str | None, download: bool) -> Dataset:
     files, parse, suffix = _find(source, data_root(data_dir), download)
-    train_images, train_labels = _part(source, files, source.train, parse, suffix, "training images")
-    test_images, test_labels = _part(source, files, source.test, parse, suffix, "test images")
-    return Dataset(
-        source.name,
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
-        source.class_names,
-        source.mean,
-        source.std,
-        Augmentation(padding=4, flip=True),
-    )
+    train = _part(source, files, source.train, parse, suffix, "training images")
+    test = _part(source, files, source.test, parse, suffix, "test images")
+    return Dataset(source.name, *train, *test, source.class_names, source.mean, source.std, Augmentation(padding=4, flip=True))
 
 
 def _part(
@@ -136,12 +124,10 @@ def _part(
 
 def _find(source: _Source, root: Path, download: bool) -> tuple[dict[str, tuple[Path, bytearray]], _Parse, str]:
     """The files' contents from the first place that has a test file and at least one training file, and their reader."""
-    remote, binary_folder = source.binary
-    python_archive, python_folder = source.python
     places = folders(root, source.subfolders)
     note = ""
     # Unpacked before packed, for speed; binary before python, for simplicity.
-    for parse, suffix, inner in ((_parse_binary, ".bin", binary_folder), (_parse_python, "", python_folder)):
+    for parse, suffix, inner in zip((_parse_binary, _parse_python), (".bin", ""), source.folders, strict=True):
         for folder in [place / inner for place in places] + places:
             present = [name for name in (*source.train, *source.test) if (folder / (name + suffix)).is_file()]
             if _enough(source, present):
@@ -158,11 +144,14 @@ def _find(source: _Source, root: Path, download: bool) -> tuple[dict[str, tuple[
                 )
             if present:
                 note = f" ({folder} has {', '.join(name + suffix for name in present)}, but not the rest)"
-    for parse, suffix, archive in ((_parse_binary, ".bin", remote.filename), (_parse_python, "", python_archive)):
+    for parse, suffix, archive in (
+        (_parse_binary, ".bin", source.binary.filename),
+        (_parse_python, "", source.python_archive),
+    ):
         for folder in places:
             if (folder / archive).is_file():
                 return _unpack(source, folder / archive, suffix), parse, suffix
-    path = obtain(remote, root, download, source.title, note)
+    path = obtain(source.binary, root, download, source.title, note)
     return _unpack(source, path, ".bin"), _parse_binary, ".bin"
 
 

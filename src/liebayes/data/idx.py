@@ -91,18 +91,9 @@ def fashion_mnist(data_dir: Path | str | None = None, download: bool = True) -> 
 
 def _load(source: _Source, sibling: _Source, data_dir: Path | str | None, download: bool) -> Dataset:
     paths = _find(source, sibling, data_root(data_dir), download)
-    train_images, train_labels = _part(source, sibling, paths, "train")
-    test_images, test_labels = _part(source, sibling, paths, "t10k")
-    return Dataset(
-        source.name,
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
-        source.class_names,
-        (source.mean,),
-        (source.std,),
-    )
+    train = _part(source, sibling, paths, "train")
+    test = _part(source, sibling, paths, "t10k")
+    return Dataset(source.name, *train, *test, source.class_names, (source.mean,), (source.std,))
 
 
 def _part(source: _Source, sibling: _Source, paths: dict[str, Path], part: str) -> tuple[Tensor, Tensor]:
@@ -142,7 +133,7 @@ def _find(source: _Source, sibling: _Source, root: Path, download: bool) -> dict
         found = {stem: path for stem in source.md5 for path in _variants(folder, stem) if path.is_file()}
         if len(found) == len(source.md5):
             return found
-        if len(found) > len(best[0]) and _own(source, sibling, found, sure=folder != root):
+        if len(found) > len(best[0]) and _own(sibling, found, sure=folder != root):
             best = (found, folder)
     found, folder = best
     note = f" (beside {', '.join(path.name for path in found.values())})" if found else ""
@@ -154,7 +145,7 @@ def _find(source: _Source, sibling: _Source, root: Path, download: bool) -> dict
     return found
 
 
-def _own(source: _Source, sibling: _Source, found: dict[str, Path], sure: bool) -> bool:
+def _own(sibling: _Source, found: dict[str, Path], sure: bool) -> bool:
     """Whether files belong to this data set: by their labels, or else by the name of their folder (`sure`)."""
     labels = {stem.partition("-")[0]: path for stem, path in found.items() if "labels" in stem}
     for part, path in labels.items():

@@ -93,7 +93,7 @@ def _classes(path: Path) -> list[str]:
 
 def _files(path: Path, names: list[str]) -> tuple[list[Path], list[int]]:
     if not path.is_dir():
-        raise DataError(f"{path} is no folder of images.")
+        raise DataError(f"{path} is not a folder of images.")
     unknown = sorted({folder.name for folder in path.iterdir() if folder.is_dir() and folder.name[0] != "."} - set(names))
     if unknown:
         raise DataError(f"{path / unknown[0]}: the training images have no class {unknown[0]!r}.")

@@ -225,7 +225,7 @@ def _targets(
     found = list(names) if names else _sorted(set(text))
     unknown = set(text) - set(found)
     if unknown:
-        raise DataFileError(path, f"the target {targets[0]!r} has a class that training rows have not: {min(unknown)!r}")
+        raise DataFileError(path, f"the target {targets[0]!r} has a class that no training row has:  {min(unknown)!r}")
     return torch.tensor([found.index(value) for value in text]), found
 
 

@@ -1,12 +1,7 @@
-"""Training runs of the program, from Python:
+"""Training runs of the program, from Python: `train(settings)` gives the lines of metrics.jsonl, `resume(folder)` goes on.
 
-    from pathlib import Path
-    from liebayes.experiments import TrainSettings, resume, train
-    lines = train(TrainSettings(dataset="digits", rule="affine", epochs=20, output=Path("runs/mine")))
-    lines = train(TrainSettings(rule="additive", output=...), dataset=(images, labels, test_images, test_labels))
-    lines = resume("runs/mine")
-
-`docs/program.md` describes what a run leaves and who reads it.
+`open_run(folder)` has the posterior that a run has left, its data and its settings. `docs/program.md` has an example, on data
+from Python.
 """
 
 from .load_run import open_run

@@ -32,7 +32,7 @@ def build_network(settings: TrainSettings, dataset: Dataset) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         if ":" in (settings.model or ""):
-            model: nn.Module = own_network(settings.model or "", shape, outputs, dataset.train_images.dtype)
+            model: nn.Module = own_network(settings.model or "", shape, outputs)
         elif settings.model == "mlp":
             hidden = (1024, 512, 256, 256, 256) if math.prod(shape) >= 784 else (128,)
             model = networks.mlp(shape, outputs, hidden=hidden)
@@ -120,7 +120,7 @@ class Progress:
             and [line["epoch"] for line in content["lines"]] == list(range(1, content["epoch"] + 1))
             and all(isinstance(value, (int, float)) for line in content["lines"] for value in line.values())
         ):
-            raise ValueError("its progress is that of no such run")
+            raise ValueError("its progress does not belong to such a run")
         vars(self).update(content)
 
 

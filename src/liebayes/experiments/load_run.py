@@ -11,6 +11,7 @@ from torch import nn
 
 from .. import data
 from ..posterior import Posterior
+from ..posterior_file import OtherModelError
 from .learner import build_network
 from .own_data import OwnData, as_dataset, data_of
 from .run_directory import DamagedRunError, RunDirectory, RunError, fingerprint
@@ -42,7 +43,7 @@ def open_run(
     found = (own or data_of(settings, directory.path, data_dir)).held_out(settings.held_out)
     if fingerprint(found) != directory.read_json("environment.json").get("data"):
         warnings.warn(
-            f"{settings.dataset!r} has changed since {path} was trained: its test images may have been training images.",
+            f"{settings.dataset!r} has changed since {path} was trained: its test data may have been training data.",
             OtherDataWarning,
             stacklevel=2,
         )
@@ -54,6 +55,9 @@ def load_posterior(directory: RunDirectory, model: nn.Module) -> Posterior:
     try:
         return Posterior.load(directory.posterior, model)
     except (ValueError, KeyError, OSError) as error:
+        network = directory.settings().model or ""
+        if isinstance(error, OtherModelError) and ":" in network:  # code of the user's, which may have changed
+            raise RunError(f"--model {network} does not make the network that was trained: {error}") from error
         text = f"{directory.posterior} is damaged: {error} Remove it; train --resume writes it again."
         raise DamagedRunError(text) from error
 

@@ -13,7 +13,7 @@ from torch import nn
 from .settings import SettingsError
 
 
-def own_network(name: str, shape: tuple[int, ...], outputs: int, dtype: torch.dtype = torch.float32) -> nn.Module:
+def own_network(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """What the function makes of the shape of an input and the number of outputs; modules are looked for here, too.
 
     The network is called once, with zeros for two inputs, and must give (2, outputs).

@@ -75,7 +75,7 @@ class Team:
 def require_one_process(what: str) -> None:
     """Refuses torchrun for commands of many runs, which would need a process group for each."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SettingsError(f"liebayes {what} is for one process. Under torchrun use liebayes train, run by run.")
+        raise SettingsError(f"liebayes {what} runs in one process. Under torchrun use liebayes train, once for each run.")
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from ..atomic_write import atomic_write
 from ..data import Dataset
 from . import checkpoint
 from .settings import BOOKKEEPING, SettingsError, TrainSettings
+from .tasks import task_of_line
 
 FIRST_FILES = ("environment.json", "metrics.jsonl")
 """What a run writes before settings.json, with which it has started."""
@@ -194,6 +195,8 @@ class RunDirectory:
             lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             if [line["epoch"] for line in lines] != list(range(1, len(lines) + 1)):
                 raise ValueError("its lines are not epochs 1, 2, ...")
+            for line in lines:
+                _require_figures(line)
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {error}. Nothing was changed; repair it, or move it away.") from error
         return lines
@@ -204,6 +207,19 @@ class RunDirectory:
         if not lines or "test_nll" not in lines[-1]:
             raise RunError(f"{self.path / 'metrics.jsonl'} lacks the end of the run: train --resume writes it again.")
         return lines
+
+
+def _require_figures(line: Mapping[str, Any]) -> None:
+    """Refuses a line that lacks what every line has, or what comes with figures of the test data, or where it is no number."""
+    needed = ["train_loss", "seconds"]
+    if "test_nll" in line:
+        needed += ["point_nll", *(f"test_{figure.name}" for figure in task_of_line(line).figures)]
+    given = [name for name in line if name.startswith(("test_", "point_"))]
+    for name in [*needed, *given]:
+        value = line.get(name)
+        short = isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
+        if not short and not (value is None and name not in needed):
+            raise ValueError(f"epoch {line['epoch']} has no number as its {name}")
 
 
 def environment() -> dict[str, Any]:
@@ -227,7 +243,13 @@ def provenance(environment: dict[str, Any], settings: TrainSettings) -> dict[str
     first = {
         name: environment.get(name) for name in ("date", "liebayes", "python", "torch", "threads", "processor", "git", "data")
     }
-    return {"settings": kept, **first, "sessions": 1 + len(environment.get("resumed", []))}
+    return {"settings": kept, **first, "sessions": 1 + len(resumed_sessions(environment))}
+
+
+def resumed_sessions(environment: dict[str, Any]) -> list[Any]:
+    """The environments of the sessions after the first one; none where somebody has put something else there."""
+    known = environment.get("resumed")
+    return known if isinstance(known, list) else []
 
 
 def fingerprint(dataset: Dataset) -> str:

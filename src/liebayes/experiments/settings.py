@@ -158,7 +158,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{path} is not JSON that can be read: {error}.") from error
+        raise SettingsError(f"{path} is not valid JSON: {error}.") from error
 
 
 def _fits(value: Any, annotation: Any) -> bool:

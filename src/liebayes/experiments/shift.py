@@ -30,7 +30,7 @@ def measure_shift(
     names = [_name(path) for path in runs]
     for name in names:
         if names.count(name) > 1:
-            raise SettingsError(f"two runs are called {name}, as their files of results would be: give one of them at a time.")
+            raise SettingsError(f"two runs are called {name}, so their results would be one file: give one of them at a time.")
     files = RunDirectory(output)
     for path, name in zip(runs, names, strict=True):
         asked = {"date": RunDirectory(path).read_json("environment.json").get("date"), "samples": samples, "images": images}

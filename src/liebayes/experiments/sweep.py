@@ -94,7 +94,7 @@ def _row(settings: TrainSettings, axes: Sequence[str]) -> dict[str, Any]:
     except (RunError, RuntimeError, ValueError) as error:
         # A combination that fails, such as a step size that diverges, is a result too.
         return {**row, "failed": " ".join(str(error).split())}
-    last = run.metrics()[-1]
+    last = run.finished_metrics()[-1]
     known = provenance(run.read_json("environment.json"), run.settings())
     figures = [f"test_{figure.name}" for figure in task_of_line(last).figures]
     return {**row, **{column: last[column] for column in (*figures, "point_nll", "seconds")}, **known}

@@ -16,8 +16,6 @@ from ..posterior import Posterior
 from ..prediction import ClassPrediction, RegressionPrediction
 from .settings import SettingsError
 
-Prediction = ClassPrediction | RegressionPrediction
-
 
 class Figure(NamedTuple):
     """A figure of predictions: its name in metrics.jsonl, heading and format, and whether high (1) or low (-1) is good."""

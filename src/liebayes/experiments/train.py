@@ -35,7 +35,7 @@ from .learner import Learner, distributed, posterior_of
 from .own_data import OwnData, as_dataset, data_of, keep_data
 from .precision import autocast
 from .processes import interruptible, team
-from .run_directory import RunDirectory, RunError, environment, fingerprint
+from .run_directory import RunDirectory, RunError, environment, fingerprint, resumed_sessions
 from .settings import BOOKKEEPING, TrainSettings, learning_rate
 from .tasks import task_of
 
@@ -282,7 +282,7 @@ def _restore(run: RunDirectory, learner: Learner) -> None:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError) as error:  # forged
         text = " ".join(str(error).split())[:300]
-        raise RunError(f"{run.checkpoint} is no checkpoint of this run: {text}. Put a good copy there.") from error
+        raise RunError(f"{run.checkpoint} is not a checkpoint of this run: {text}. Put a good copy there.") from error
 
 
 def _require_same(settings: TrainSettings, then: dict[str, Any], path: Path) -> None:
@@ -304,7 +304,7 @@ def _write_first_files(run: RunDirectory, learner: Learner) -> None:
         if changed:
             text = f"{run.path} is resumed with {', '.join(changed)}: the results may differ in the last bits."
             warnings.warn(text, OtherEnvironmentWarning, stacklevel=2)
-        here = {**first, "resumed": [*first.get("resumed", []), here]}
+        here = {**first, "resumed": [*resumed_sessions(first), here]}
     # settings.json comes last: once it exists, the run has started and can be resumed.
     run.write_json("environment.json", here)
     run.write_metrics(learner.progress.lines)

@@ -112,6 +112,9 @@ class HalfLine(Elementwise):
 
     sign: ClassVar[int] = 1
 
+    def __post_init__(self) -> None:
+        _require_finite(self, **vars(self))
+
     @property
     @abstractmethod
     def origin(self) -> float:
@@ -161,9 +164,6 @@ class LowerBounded(HalfLine):
     low: float
     words = "numbers above {low:g}"
 
-    def __post_init__(self) -> None:
-        _require_finite(self, low=self.low)
-
     @property
     def origin(self) -> float:
         return self.low
@@ -176,9 +176,6 @@ class UpperBounded(HalfLine):
     high: float
     words = "numbers below {high:g}"
     sign = -1
-
-    def __post_init__(self) -> None:
-        _require_finite(self, high=self.high)
 
     @property
     def origin(self) -> float:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .affine import centred_constants, mixing, saturated
-from .factor import KINDS, Factor, Kind, outer, series
+from .factor import KINDS, Factor, Kind, identity_factor, outer, series
 from .lie_group import LieGroup, average_over_samples, require_positive_scale
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ class KroneckerShift(NamedTuple):
 class Kronecker(LieGroup[KroneckerShift]):
     """Correlations between the rows, and between the columns, of a matrix of parameters, on any base.
 
-    The factor of each side is "triangular", "diagonal" or "none"; on a side longer than `max_side` a triangular factor becomes
-    diagonal, which is a subgroup. Elements of one shape can be stacked: leading dimensions of all blocks are a batch.
+    The factor of each side is "triangular", "diagonal" or "none". On a side longer than `max_side` a triangular factor becomes
+    diagonal; with `block`, one of more rows has triangular blocks of at most so many, all of one size, along its diagonal.
+    These are subgroups. Elements of one shape can be stacked: leading dimensions of all blocks are a batch.
 
     >>> group = Kronecker()
     >>> group.act(group.at(torch.ones(2, 2), scale=2.0), torch.eye(2))
@@ -78,6 +79,7 @@ class Kronecker(LieGroup[KroneckerShift]):
         left: Literal["triangular", "diagonal", "none"] = "triangular",
         right: Literal["triangular", "diagonal", "none"] = "triangular",
         max_side: int = 1024,
+        block: int | None = None,
     ) -> None:
         for side, kind in (("left", left), ("right", right)):
             if kind not in KINDS:
@@ -86,15 +88,18 @@ class Kronecker(LieGroup[KroneckerShift]):
             raise ValueError("Kronecker needs a factor on at least one side; without any, use the Additive group.")
         if not (isinstance(max_side, int) and max_side >= 0):
             raise ValueError(f"max_side, the longest triangular side, must be an integer ≥ 0, but got {max_side!r}.")
+        if not (block is None or (type(block) is int and block >= 1)):
+            raise ValueError(f"block, the most rows of a triangular block, must be an integer ≥ 1 or None, but got {block!r}.")
         self.left: Kind = left
         self.right: Kind = right
         self.max_side = max_side
+        self.block = block
 
     def identity(self, like: Tensor) -> KroneckerShift:
         return self.at(torch.zeros_like(like))
 
     def compose(self, g: KroneckerShift, h: KroneckerShift) -> KroneckerShift:
-        moved = _both(g.left.times, g.right.times_right, h.as_matrices(h.shift)).reshape(h.shift.shape)
+        moved = _moved(g, h.as_matrices(h.shift)).reshape(h.shift.shape)
         return KroneckerShift(*g.left.compose(h.left), *g.right.compose(h.right), saturated(moved + g.shift))
 
     def inverse(self, g: KroneckerShift) -> KroneckerShift:
@@ -102,7 +107,7 @@ class Kronecker(LieGroup[KroneckerShift]):
         return KroneckerShift(*g.left.inverse(), *g.right.inverse(), -moved)
 
     def act(self, g: KroneckerShift, theta: Tensor) -> Tensor:
-        return _both(g.left.times, g.right.times_right, g.as_matrices(theta)).reshape(theta.shape) + g.shift
+        return _moved(g, g.as_matrices(theta)).reshape(theta.shape) + g.shift
 
     def act_inverse(self, g: KroneckerShift, theta: Tensor) -> Tensor:
         return _both(g.left.solve, g.right.solve_right, g.as_matrices(theta - g.shift)).reshape(theta.shape)
@@ -120,7 +125,7 @@ class Kronecker(LieGroup[KroneckerShift]):
             term = _velocity(x, y, term) * math.ldexp(1 / k, -halvings)
             shift = shift + term
         for _ in range(halvings):
-            shift = saturated((shift + _both(left.times, right.times_right, shift)) / 2)
+            shift = saturated((shift + _both(left.operator.times, right.operator.times_right, shift)) / 2)
             left, right = left.compose(left), right.compose(right)
         return KroneckerShift(*left, *right, shift.reshape(X.shift.shape))
 
@@ -130,7 +135,7 @@ class Kronecker(LieGroup[KroneckerShift]):
         Noise in N alone does not make factors grow, and noise in D only as that of exp does.
         """
         x, y = _without_trace(X)
-        moved = _both(g.left.times, g.right.times_right, X.as_matrices(X.shift)).reshape(g.shift.shape)
+        moved = _moved(g, X.as_matrices(X.shift)).reshape(g.shift.shape)
         return KroneckerShift(*g.left.advance(x), *g.right.advance(y), saturated(g.shift + moved))
 
     def at(self, point: Tensor, scale: float = 1.0) -> KroneckerShift:
@@ -138,22 +143,19 @@ class Kronecker(LieGroup[KroneckerShift]):
             raise ValueError("Kronecker acts on matrices, and on vectors as one column, but got a scalar. Give a tensor (P,).")
         require_positive_scale(scale)
         rows, columns = point.shape[0], point.shape[1:].numel()
-        left, right = self._identity_factor(self.left, rows, point), self._identity_factor(self.right, columns, point)
+        left = identity_factor(self.left, rows, self.max_side, self.block, point)
+        right = identity_factor(self.right, columns, self.max_side, self.block, point)
         blocks = KroneckerShift(*left, *right, point.clone())
         carrier = blocks.right_log_diagonal if left.absent else blocks.left_log_diagonal
         carrier.fill_(math.log(scale))
         return blocks
-
-    def _identity_factor(self, kind: Kind, side: int, like: Tensor) -> Factor:
-        below = side if kind == "triangular" and side <= self.max_side else 0
-        return Factor(like.new_zeros(0 if kind == "none" else side), like.new_zeros(below, below))
 
     # Closed forms.
 
     def adjoint(self, g: KroneckerShift, X: KroneckerShift) -> KroneckerShift:
         x, y = g.left.adjoint(X.left), g.right.adjoint(X.right)
         M = g.as_matrices(g.shift)
-        shift = _both(g.left.times, g.right.times_right, X.as_matrices(X.shift)) - _velocity(x, y, M)
+        shift = _moved(g, X.as_matrices(X.shift)) - _velocity(x, y, M)
         return KroneckerShift(*x, *y, shift.reshape(g.shift.shape))
 
     def bracket(self, X: KroneckerShift, Y: KroneckerShift) -> KroneckerShift:
@@ -161,7 +163,7 @@ class Kronecker(LieGroup[KroneckerShift]):
         return KroneckerShift(*X.left.bracket(Y.left), *X.right.bracket(Y.right), shift.reshape(X.shift.shape))
 
     def pullback(self, g: KroneckerShift, theta: Tensor, gradient: Tensor) -> KroneckerShift:
-        return self.pullback_at_identity(g, self.act_inverse(g, theta), _transpose(g, gradient))
+        return self.pullback_at_identity(g, self.act_inverse(g, theta), self.linear(g)[1](gradient))
 
     def pullback_at_identity(self, e: KroneckerShift, epsilon: Tensor, gradient: Tensor) -> KroneckerShift:
         w, noise = e.as_matrices(gradient), e.as_matrices(epsilon)
@@ -169,7 +171,19 @@ class Kronecker(LieGroup[KroneckerShift]):
         return _covector(left, right, average_over_samples(gradient, e.shift.shape))
 
     def act_with_transpose(self, g: KroneckerShift, epsilon: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        return self.act(g, epsilon), lambda gradient: _transpose(g, gradient)
+        times, transpose_times = self.linear(g)
+        return times(epsilon) + g.shift, transpose_times
+
+    def linear(self, g: KroneckerShift) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        L, R = g.left.operator, g.right.operator
+
+        def times(W: Tensor) -> Tensor:
+            return _both(L.times, R.times_right, g.as_matrices(W)).reshape(W.shape)
+
+        def transpose_times(W: Tensor) -> Tensor:
+            return _both(L.transpose_times, R.transpose_times_right, g.as_matrices(W)).reshape(W.shape)
+
+        return times, transpose_times
 
     def log_jacobian(self, g: KroneckerShift, theta: Tensor) -> Tensor:
         m, n = g.sides
@@ -231,8 +245,9 @@ class Kronecker(LieGroup[KroneckerShift]):
     def spread(self, g: KroneckerShift, variance: float) -> KroneckerShift:
         """‖R‖²·LᵀL and ‖L‖²·RᵀR: the derivative of ½‖L ⊗ R‖² = ½‖L‖²·‖R‖² along both."""
         m, n = g.sides
-        rows, columns = (norms.square().sum(-1) * variance for norms in (g.left.row_norms(m), g.right.row_norms(n)))
-        return _covector(g.left.gram(columns), g.right.gram(rows), torch.zeros_like(g.shift))
+        left, right = g.left.gram(), g.right.gram()
+        rows, columns = (gram.trace(side) * variance for gram, side in ((left, m), (right, n)))
+        return _covector(left.weighted(columns), right.weighted(rows), torch.zeros_like(g.shift))
 
     def average_precision(self, g: KroneckerShift, curvature: KroneckerShift, rate: float) -> KroneckerShift:
         """Both factors, each by its own S: the left one's is a mean over columns, the right one's over rows.
@@ -248,13 +263,10 @@ class Kronecker(LieGroup[KroneckerShift]):
         left = left.average_precision(S, rate)
         if not right.absent:
             size = S.log_diagonal.mean(-1, keepdim=True)  # what the gauge has taken from T: both have one trace
-            T = Factor(T.log_diagonal / (m * size) + 1, T.lower / (m * size.unsqueeze(-1)))
+            T = Factor(T.log_diagonal / (m * size) + 1, T.lower / T.beside(m * size))
             right = right.average_precision(T, rate)
             excess = right.log_diagonal.mean(-1, keepdim=True)
-            scale = torch.exp(-excess).unsqueeze(-1)
-            right = Factor(right.log_diagonal - excess, right.lower * scale if right.triangular else right.lower)
-            lower = left.lower / scale if left.triangular else left.lower
-            left = Factor(left.log_diagonal + excess, lower)
+            right, left = right.dilated(-excess), left.dilated(excess)
         return KroneckerShift(*left, *right, g.shift)
 
     def covariance(self, g: KroneckerShift, variance: float) -> Tensor:
@@ -264,7 +276,7 @@ class Kronecker(LieGroup[KroneckerShift]):
                 "Take it from the element's factors, `g.left.matrix` and `g.right.matrix`."
             )
         one = torch.ones_like(g.shift)
-        L = g.left.times(torch.diag_embed(one)) * g.right.times(one[:1, None])
+        L = g.left.operator.times(torch.diag_embed(one)) * g.right.operator.times(one[:1, None])
         return L @ L.mT * variance
 
 
@@ -273,9 +285,9 @@ def _both(left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor], W
     return right(left(W))
 
 
-def _transpose(g: KroneckerShift, gradient: Tensor) -> Tensor:
-    """Lᵀ·∇ℓ·R: the whitened gradient."""
-    return _both(g.left.transpose_times, g.right.transpose_times_right, g.as_matrices(gradient)).reshape(gradient.shape)
+def _moved(g: KroneckerShift, W: Tensor) -> Tensor:
+    """L·W·Rᵀ."""
+    return _both(g.left.operator.times, g.right.operator.times_right, W)
 
 
 def _velocity(x: Factor, y: Factor, W: Tensor) -> Tensor:
@@ -324,5 +336,5 @@ def _tilted(x: Factor, rows: Tensor, below: Tensor | None = None) -> Factor:
     if x.absent:
         return x
     below = rows if below is None else below
-    lower = (x.lower + below.unsqueeze(-1)).tril(-1) if x.triangular else x.lower
+    lower = (x.lower + x.split(below).unsqueeze(-1)).tril(-1) if x.triangular else x.lower
     return Factor(x.log_diagonal + rows, lower)

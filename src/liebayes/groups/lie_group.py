@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import torch
@@ -130,6 +131,12 @@ class LieGroup(ABC, Generic[E]):
         """g·ε, and ∇ℓ ↦ (∂(g·ε)/∂ε)ᵀ∇ℓ, from the gradient of ℓ at g·ε to that of ε ↦ ℓ(g·ε)."""
         found = vjp(lambda e: self.act(g, e), epsilon)
         return found[0], lambda gradient: found[1](gradient)[0]
+
+    def linear(self, g: E) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """v ↦ Av and v ↦ Aᵀv, for an affine action Aε + b."""
+        shift: Tensor = getattr(g, self.shift_block)
+        centred = g._replace(**{self.shift_block: torch.zeros_like(shift)})  # type: ignore[attr-defined]  # Av + b − b would round
+        return partial(self.act, centred), lambda v: self.act_with_transpose(g, torch.zeros_like(v))[1](v)
 
     def pullback_at_identity(self, e: E, epsilon: Tensor, gradient: Tensor) -> E:
         """`pullback(e, ε, gradient)` at the identity e: the transpose of `velocity`, X ↦ ⟨gradient, X·ε⟩."""

@@ -26,12 +26,10 @@ else:
 
 
 class PosteriorSampling(Callback or object):
-    """Puts a sample into the module for every batch, for trainers that call the closure themselves.
+    """Puts a sample into the module for every batch, for trainers that call the closure themselves: one of `callbacks=[...]`.
 
     All micro-batches of a step use one sample: their gradients, which Lightning divides by their number, add up to the
     gradient of the whole batch. Clipping and unscaling happen before the step, as usual.
-
-        trainer = Trainer(accumulate_grad_batches=4, callbacks=[PosteriorSampling()])
 
     Callbacks of `lightning.pytorch` and of `pytorch_lightning` are not the same: this is one of the former if that is
     installed.

@@ -1,6 +1,6 @@
 """Pyro's models for `liebayes.fit`: the log joint density as a loss, its latent variables as a start with supports.
 
-    lb.fit(**from_pyro(model, x, y))
+lb.fit(**from_pyro(model, x, y))
 """
 
 from __future__ import annotations
@@ -12,18 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from ..groups import (
-    Chart,
-    CorrelationCholesky,
-    Covariance,
-    Interval,
-    LowerBounded,
-    Ordered,
-    Positive,
-    Real,
-    Simplex,
-    UpperBounded,
-)
+from .. import groups
 
 
 class Problem(TypedDict):
@@ -31,7 +20,7 @@ class Problem(TypedDict):
 
     loss: Callable[[dict[str, Tensor]], Tensor]
     start: dict[str, Tensor]
-    supports: dict[str, Chart]
+    supports: dict[str, groups.Chart]
 
 
 def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Problem:
@@ -67,7 +56,7 @@ def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Problem:
             trace = poutine.trace(poutine.condition(model, theta)).get_trace(*args, **kwargs)
             return -torch.as_tensor(trace.log_prob_sum())
 
-    charts: dict[str, Chart] = {}
+    charts: dict[str, groups.Chart] = {}
     start: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -77,14 +66,14 @@ def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Problem:
             continue
         if type(site["fn"]).__name__ == "_Subsample":  # a plate
             if len(site["value"]) < site["fn"].size:
-                raise ValueError(f"The plate {name!r} subsamples: the density is another at every call. Give all data.")
+                raise ValueError(f"The plate {name!r} subsamples, so the density changes from call to call. Give all data.")
             continue
         chart = _chart(name, site["fn"].support)
         if name not in second or chart != _chart(name, second[name]["fn"].support):
             raise ValueError(f"The support of {name!r} depends on other variables. Scale one on a fixed support instead.")
         value = site["value"]
         start[name] = chart.from_real(value.new_zeros(chart.real_shape(value)))
-        if not isinstance(chart, Real):
+        if not isinstance(chart, groups.Real):
             charts[name] = chart
     if not start:
         raise ValueError("The model has no latent variables: every pyro.sample statement is observed.")
@@ -96,25 +85,25 @@ def _sites(trace: Any) -> dict[str, Any]:
     return dict(trace.nodes)
 
 
-def _chart(name: str, support: Any) -> Chart:
+def _chart(name: str, support: Any) -> groups.Chart:
     """The chart of one of torch's or Pyro's constraints."""
     if isinstance(support, constraints.independent):
         return _chart(name, support.base_constraint)
     kind = type(support).__name__.lstrip("_")
     low, high = (_bound(name, getattr(support, bound, None)) for bound in ("lower_bound", "upper_bound"))
     if kind in ("Real", "RealVector"):
-        return Real()
+        return groups.Real()
     if kind in ("Interval", "HalfOpenInterval") and low is not None and high is not None:
-        return Interval(low, high)
+        return groups.Interval(low, high)
     if kind in ("GreaterThan", "GreaterThanEq") and low is not None:
-        return Positive() if low == 0 else LowerBounded(low)
+        return groups.Positive() if low == 0 else groups.LowerBounded(low)
     if kind == "LessThan" and high is not None:
-        return UpperBounded(high)
-    known: dict[str, Chart] = {
-        "Simplex": Simplex(),
-        "OrderedVector": Ordered(),
-        "CorrCholesky": CorrelationCholesky(),
-        "PositiveDefinite": Covariance(),
+        return groups.UpperBounded(high)
+    known: dict[str, groups.Chart] = {
+        "Simplex": groups.Simplex(),
+        "OrderedVector": groups.Ordered(),
+        "CorrCholesky": groups.CorrelationCholesky(),
+        "PositiveDefinite": groups.Covariance(),
     }
     if kind in known:
         return known[kind]

@@ -2,7 +2,7 @@
 
 The trainer runs forward and backward passes itself. `PosteriorSampling` puts a sample of the posterior into the model for each
 `training_step`, and takes it out whatever happens: evaluation, checkpoints and what comes after an exception see the point.
-`posterior_of(trainer)` is what training has left.
+`posterior_of(trainer)` returns the posterior afterwards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ else:
 
 
 class PosteriorSampling(TrainerCallback or object):
-    """Trains on samples of the posterior.
-
-        trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
-        trainer.add_callback(PosteriorSampling(trainer))
-        trainer.train()
+    """Trains on samples of the posterior, after `trainer.add_callback(PosteriorSampling(trainer))`.
 
     All micro-batches of a step (`gradient_accumulation_steps`) use one sample, and clipping happens before the step, as usual.
     The loss of a step is the mean over them, also of models for which the trainer would take the sum.

@@ -1,4 +1,4 @@
-"""Checks of what metrics are given: tensors, or arrays of numpy."""
+"""Checks of the arguments of metrics: tensors, or arrays of numpy."""
 
 from __future__ import annotations
 

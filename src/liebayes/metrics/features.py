@@ -72,7 +72,7 @@ def localisation(maps: Tensor, window: int) -> Tensor:
     """
     maps = real_tensor("maps", maps)
     if maps.ndim != 3 or not bool((maps >= 0).all()):
-        raise ValueError(f"maps must be numbers that are not negative, (maps, height, width), but got {tuple(maps.shape)}.")
+        raise ValueError(f"maps must be non-negative numbers of shape (maps, height, width), but got {tuple(maps.shape)}.")
     if not (isinstance(window, numbers.Integral) and 1 <= window <= min(maps.shape[1:])):
         raise ValueError(f"window must be from 1 to {min(maps.shape[1:])}, the smaller side of the maps, but is {window!r}.")
     values = maps.detach().double().unsqueeze(1)

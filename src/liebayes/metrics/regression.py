@@ -1,4 +1,4 @@
-"""Metrics of Gaussian predictions: a mean and a variance for every input, and the targets that came.
+"""Metrics of Gaussian predictions: a mean and a variance for every input, and the observed targets.
 
 Means, variances and targets are tensors of one shape: (inputs,), or (inputs, targets) where there are several targets. Figures
 are then averages over the targets, but for the NLL, which is their sum. A posterior predictive is a mixture of Gaussians;

@@ -10,7 +10,7 @@ keep their parameters; `split_parameters` separates the two for the optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -40,11 +40,9 @@ def plus_minus(model: Model, *, offset: float = 1e-3, exclude: Collection[str] =
     >>> all((p > 0).all() for p in layer.parameters())
     True
     """
-    _require_positive("offset", offset)
-    offset = float(offset)
-    for layer in find_layers(model, exclude):
-        for name in [*layer.weights, *layer.biases]:
-            _constrain(layer, name, PlusMinus(offset))
+    offset = _positive("offset", offset)
+    for layer, name in _tensors(find_layers(model, exclude)):
+        _constrain(layer, name, PlusMinus(offset))
     return model
 
 
@@ -63,15 +61,13 @@ def fixed_sign(
     >>> all((p > 0).all() for p in layer.parameters())
     True
     """
-    _require_positive("smallest", smallest)
-    smallest = float(smallest)
-    for layer in find_layers(model, exclude):
-        for name in [*layer.weights, *layer.biases]:
-            weight = getattr(layer.module, name)
-            coin = torch.randint(0, 2, weight.shape, generator=generator, device=weight.device) * 2 - 1
-            start = torch.where(weight == 0, coin * smallest, weight).detach()
-            _start_at(layer, name, start)
-            _constrain(layer, name, Signed(start.sign()))
+    smallest = _positive("smallest", smallest)
+    for layer, name in _tensors(find_layers(model, exclude)):
+        weight = getattr(layer.module, name)
+        coin = torch.randint(0, 2, weight.shape, generator=generator, device=weight.device) * 2 - 1
+        start = torch.where(weight == 0, coin * smallest, weight).detach()
+        _start_at(layer, name, start)
+        _constrain(layer, name, Signed(start.sign()))
     return model
 
 
@@ -119,56 +115,38 @@ def dale(
     tensor([[ 1.,  1., -1.,  1.,  1.,  1.],
             [ 1.,  1., -1.,  1.,  1.,  1.]], grad_fn=<SignBackward0>)
     """
-    _require_positive("offset", offset)
-    offset = float(offset)
+    offset = _positive("offset", offset)
     unit_signs(0, excitatory_fraction)
-    for name, value, known in (
-        ("inputs", inputs, ("both", "units")),
-        ("initialisation", initialisation, ("balanced", "naive")),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {known}, but got {value!r}.")
+    _require_one_of("inputs", inputs, ("both", "units"))
+    _require_one_of("initialisation", initialisation, ("balanced", "naive"))
     for name, value, kind in (("input_layers", input_layers, Collection), ("channels", channels, Mapping)):
         if value is not None and not isinstance(value, kind):
             raise ValueError(f"{name} must be given by names of layers, but got {value!r}.")
     layers = find_layers(model, exclude)
     first = {layers[0].name} if input_layers is None else set(input_layers)
-    for argument, names in (("input_layers", first), ("channels", set(channels or ()))):
-        unknown = sorted(names - {layer.name for layer in layers})
-        if unknown:
-            raise ValueError(f"{argument} names layers that are not converted: {', '.join(unknown)}.")
-    for layer in layers:
-        if isinstance(layer.module, nn.Bilinear):
-            raise ValueError(
-                f"{layer.label()} has weights that read two units at once, so Dale's law does not apply. {way_out(layer.name)}"
-            )
-        if isinstance(layer.module, RECURRENT) and layer.module.bidirectional:
-            raise ValueError(
-                f"{layer.label()} is bidirectional: two sets of units with one numbering. For Dale's law use two layers."
-            )
+    _require_units(layers, input_layers=first, channels=set(channels or ()))
     signs = {
         (layer, name): layer.spread(name, _signs_of_inputs(layer, name, positions, excitatory_fraction))
         for layer, positions in zip(layers, _positions(layers, channels or {}), strict=True)
         for name in layer.weights
         if not (inputs == "both" and layer.name in first and layer.reads_inputs(name))
     }
-    for layer in layers:
-        for name in [*layer.weights, *layer.biases]:
-            if (layer, name) not in signs:
-                _constrain(layer, name, PlusMinus(offset))
-                continue
-            weight = getattr(layer.module, name)
-            sign = signs[layer, name].to(weight.device)
-            if initialisation == "balanced":
-                rows = layer.to_rows(sign.expand_as(weight))
-                deviation = float(weight.detach().float().square().mean().sqrt()) or offset
-                magnitude = layer.from_rows(balanced_magnitudes(rows, deviation, generator), weight)
-            else:
-                magnitude = weight.detach().abs()
-                magnitude = torch.where(magnitude > 0, magnitude, offset)  # a rule that multiplies would leave 0 at 0
-            smallest = torch.finfo(weight.dtype).tiny
-            _start_at(layer, name, sign * magnitude.to(weight.dtype).clamp_min(smallest))
-            _constrain(layer, name, Signed(sign))
+    for layer, name in _tensors(layers):
+        if (layer, name) not in signs:
+            _constrain(layer, name, PlusMinus(offset))
+            continue
+        weight = getattr(layer.module, name)
+        sign = signs[layer, name].to(weight.device)
+        if initialisation == "balanced":
+            rows = layer.to_rows(sign.expand_as(weight))
+            deviation = float(weight.detach().float().square().mean().sqrt()) or offset
+            magnitude = layer.from_rows(balanced_magnitudes(rows, deviation, generator), weight)
+        else:
+            magnitude = weight.detach().abs()
+            magnitude = torch.where(magnitude > 0, magnitude, offset)  # a rule that multiplies would leave 0 at 0
+        smallest = torch.finfo(weight.dtype).tiny
+        _start_at(layer, name, sign * magnitude.to(weight.dtype).clamp_min(smallest))
+        _constrain(layer, name, Signed(sign))
     return model
 
 
@@ -257,6 +235,36 @@ def _positions(layers: list[Layer], channels: Mapping[str, int]) -> list[int]:
     return result
 
 
-def _require_positive(name: str, value: float) -> None:
+def _positive(name: str, value: float) -> float:
     if not (in_float32(value) and value > 0):
         raise ValueError(f"{name} must be a positive number, but got {value!r}.")
+    return float(value)
+
+
+def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {known}, but got {value!r}.")
+
+
+def _require_units(layers: list[Layer], **named: set[str]) -> None:
+    """Refuses names of layers that are not converted, and layers to which Dale's law does not apply."""
+    for argument, names in named.items():
+        unknown = sorted(names - {layer.name for layer in layers})
+        if unknown:
+            raise ValueError(f"{argument} names layers that are not converted: {', '.join(unknown)}.")
+    for layer in layers:
+        if isinstance(layer.module, nn.Bilinear):
+            raise ValueError(
+                f"{layer.label()} has weights that read two units at once, so Dale's law does not apply. {way_out(layer.name)}"
+            )
+        if isinstance(layer.module, RECURRENT) and layer.module.bidirectional:
+            raise ValueError(
+                f"{layer.label()} is bidirectional: two sets of units with one numbering. For Dale's law use two layers."
+            )
+
+
+def _tensors(layers: list[Layer]) -> Iterator[tuple[Layer, str]]:
+    """Every weight and bias, by its layer and name."""
+    for layer in layers:
+        for name in [*layer.weights, *layer.biases]:
+            yield layer, name

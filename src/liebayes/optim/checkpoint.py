@@ -1,6 +1,6 @@
 """Checkpoints of optimizers: tensors, numbers and strings only, so that `torch.load(weights_only=True)` reads them.
 
-Everything in a checkpoint is looked at before anything is changed: it is loaded as it was written, or refused.
+A checkpoint is checked as a whole before anything changes: it is loaded as it was written, or refused.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def with_own_objects(
 
 
 def _no_checkpoint(found: str) -> ValueError:
-    return ValueError(f"The checkpoint has {found}. Give it as state_dict() has written it, from an undamaged file.")
+    return ValueError(f"The checkpoint has {found}. Pass what state_dict() returned, from an undamaged file.")
 
 
 def _require_parts(state_dict: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Where the numbers of the rule are: elements in parameters and states, and parameters in buckets.
+"""Where the rule's numbers are stored: elements in parameters and states, parameters in buckets.
 
 **Elements.** Between steps a parameter holds one point of its posterior, and the point is part of the element, not a copy:
 additive and affine groups have their shift in the parameter itself; the multiplicative group has g·E[ε] there. So editing a

@@ -19,8 +19,8 @@ from torch import Tensor
 from .. import native
 from ..bases.philox import supports
 from ..groups import Additive, DiagonalAffine, Multiplicative
+from ..native.bounds import Covector, Memory, Sizes, after_gauss_newton, after_step, all_numbers, covector_at
 from ..rule import Absorbed, Adaptive, Fisher
-from .finite import Covector, Memory, Sizes, after_gauss_newton, after_step, all_numbers, covector_at
 from .layout import is_dense, layout_for
 from .noise import Noise, describe_noise
 from .rule import GaussNewtonRule, Rule, Settings
@@ -322,6 +322,9 @@ class NativeGaussNewtonStore(NativeStore):
         self._traces = super().traces()
         for state, row in zip(self.states, self._traces, strict=True):
             state["traces"] = row
+        self._levels_before = torch.stack([state["level"].to("cpu", torch.float64) for state in self.states])
+        for state, level in zip(self.states, self._levels_before, strict=True):
+            state["level"] = level
         self._state_tensors = self._states_now()
         self._means: Tensor | None = None  # of the traces in the sums
         self._largest = (math.nan, math.nan, math.nan)  # of the limits of steps, curvatures and the prior's
@@ -333,17 +336,20 @@ class NativeGaussNewtonStore(NativeStore):
         return self._traces
 
     def fold(self, *, first: bool) -> bool:
-        self._put_floors()
+        self._put_given()
         finite = super().fold(first=first)
         for p, row in zip(self.parameters, self._found, strict=True):
             self.sums[p][2:] = [row]
         return finite
 
-    def _put_floors(self) -> None:
-        self._put("floor", array("d", [self.rule.floor(state, self.settings) for state in self.states]).tobytes())
+    def _put_given(self) -> None:
+        given = array("d", [self.rule.given(state, self.settings) for state in self.states]).tobytes()
+        self._put("given", given)
+        if self.settings["prior"] is None:
+            self._put("floor", given)
 
     def plan(self) -> bool:
-        self._put_floors()
+        self._put_given()
         fresh = [count == 0 for count in self.steps]
         if any(fresh):  # the size of a first step is its own
             measure = self._job(native.MEASURE)
@@ -362,7 +368,7 @@ class NativeGaussNewtonStore(NativeStore):
         return Covector((self._sample.scale * gradient) ** 2, gradient)
 
     def plan_by_sums(self, use: Sequence[bool], count: int) -> bool:
-        self._put_floors()
+        self._put_given()
         found = torch.stack([self.sums[p][2] for p in self.parameters]).to(torch.float64) * self._units_of_traces / count
         fresh = torch.tensor([steps == 0 for steps in self.steps])
         self._describe_tensors(torch.where(fresh.unsqueeze(-1), found, self._traces))
@@ -379,6 +385,8 @@ class NativeGaussNewtonStore(NativeStore):
         use = [] if self._planned is None else self._planned[1]
         bounded = super().advance()
         self._observe(self._found * self._units_of_traces if self._means is None else self._means, use)
+        if self.levels is not None and use:
+            self._levels_before.copy_(torch.where(torch.tensor(use), self.levels, self._levels_before))
         return bounded
 
     def _observe(self, found: Tensor, use: Sequence[bool]) -> None:
@@ -390,7 +398,8 @@ class NativeGaussNewtonStore(NativeStore):
         """What the step needs of each parameter: the length of the shift's step, the level of squares, the rate of widths."""
         settings, steps = self.settings, self.steps
         size = (running[:, 2] / self._counts).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
-        levels = torch.zeros(len(steps)) if self.levels is None else self.levels
+        levels = torch.zeros(len(steps), dtype=torch.float64) if self.levels is None else self.levels
+        changes = (self.rule.level_ratio(self._levels_before, levels) - 1).tolist()
         curvature = levels.double() * (self._variance * settings["data_size"] / settings["temperature"])
         ages = set(steps)
         rates = {count: self.rule.width_rate(count, settings) for count in ages}
@@ -405,6 +414,7 @@ class NativeGaussNewtonStore(NativeStore):
             "curvature": curvature.tolist(),
             "rate": [rates[count] for count in steps],
             "spread": spread,
+            "level_change": [(1 - rates[count]) * change for count, change in zip(steps, changes, strict=True)],
         }
         for field, values in columns.items():
             self._put(field, array("d", values).tobytes())

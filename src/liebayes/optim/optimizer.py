@@ -19,11 +19,22 @@ from ..posterior import Posterior, recentred, unwrap
 from ..rule import Absorbed, Family, Metric
 from .checkpoint import own_precision, with_own_objects
 from .noise import Source, choose_source
-from .of_torch import refuse_model, refuse_unknown
 from .protocol import Phase
 from .rule import GaussNewtonRule, LieGroupRule, Rule
 from .sampling import SamplingOptimizer, in_turn
-from .settings import OBJECTS, AffineOptions, Common, Curvature, Prior, named, prepare, whole_number, written
+from .settings import (
+    OBJECTS,
+    AffineOptions,
+    Common,
+    Curvature,
+    Prior,
+    named,
+    prepare,
+    refuse_model,
+    refuse_unknown,
+    whole_number,
+    written,
+)
 from .store import family_of, fit_state, starting_state
 
 if TYPE_CHECKING:
@@ -172,6 +183,7 @@ class LieGroupBLR(SamplingOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, also in mid-training, with settings of their own or the defaults."""
         self._refuse_inside("Parameters cannot be added")
+        refuse_model(param_group["params"])
         super().add_param_group(param_group)
         try:
             prepare(self.param_groups[-1], {*self.defaults, *self._own_defaults})

@@ -16,6 +16,7 @@ from ..bases import Base, Normal, Rayleigh
 from ..groups import Additive, DiagonalAffine, Kronecker, Multiplicative
 from ..rule import Absorbed, Adaptive, Metric
 from .optimizer import LieGroupBLR
+from .rule import matrix_sides
 from .settings import AffineOptions, Common, Curvature, Prior, named_tensors, require_data_size
 
 if TYPE_CHECKING:
@@ -216,6 +217,8 @@ ALGORITHM_3: dict[str, Any] = {
 
 AFFINE_LR = 2.0
 """Its step size with `curvature="gauss-newton"`."""
+LR_OF_ELEMENTS = 4.0
+"""The step size of elementwise groups in units of that of `KroneckerBLR`: that of `AffineBLR` where its own is 0.5."""
 
 
 def _gauss_newton(lr: float, prior: Prior | None, width_rate: float, start_width: float | None) -> dict[str, Any]:
@@ -229,14 +232,17 @@ class KroneckerBLR(LieGroupBLR):
 
     L and R learn which combinations of outputs and of inputs the data determine, and both the posterior and the steps use
     them: M moves along LLᵀ·∇ℓ·RRᵀ, so training is that of a second-order method. Convolutions are matrices of outputs by
-    inputs; vectors and scalars (biases, norms) have a width for every number, which is a parameter group of its own beside
-    that of the matrices. The defaults:
+    inputs. Vectors and scalars (biases, norms) have a width for every number, and so have matrices both of whose sides are
+    long; each of these is a parameter group of its own. The defaults:
 
     - `lr=None`: 0.7 with a prior that is given, which holds back weights that the data do not determine; 0.5 without. A step
       changes a weight by `lr` over the number of inputs of its unit (root mean square), whatever the loss and N are; one that
       all inputs share changes the output by `lr`. Schedule it to zero.
     - `prior`, `temperature`, `width_rate` and `start_width` are those of `AffineBLR`.
-    - `max_side=600`: a longer side has a diagonal factor.
+    - `block=128`: the factor of a longer side has triangular blocks of at most so many rows, which makes steps of a
+      transformer a third cheaper; None is one block.
+    - `max_side=600`: a longer side has a diagonal factor. A matrix with two such sides is trained as by `AffineBLR`, with
+      four times `lr`.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 2)
@@ -260,6 +266,7 @@ class KroneckerBLR(LieGroupBLR):
         width_rate: float = 0.005,
         start_width: float | None = 0.01,
         max_side: int = 600,
+        block: int | None = 128,
         **common: Unpack[Common],
     ) -> None:
         settings = _gauss_newton(kronecker_lr(prior) if lr is None else lr, prior, width_rate, start_width)
@@ -267,7 +274,7 @@ class KroneckerBLR(LieGroupBLR):
             settings["temperature"] = temperature
         super().__init__(
             params,
-            Kronecker(max_side=max_side),
+            Kronecker(max_side=max_side, block=block),
             base,
             data_size=data_size,
             momentum=momentum,
@@ -278,25 +285,32 @@ class KroneckerBLR(LieGroupBLR):
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, matrices and the others as two groups; with a `group` of their own they stay together."""
+        """Adds parameters as up to three groups: matrices, matrices with two long sides, and vectors.
+
+        With a `group` of their own they stay together.
+        """
         pairs = named_tensors(param_group["params"])
         plain = all(name is None for name, _ in pairs)
-        param_group = {**param_group, "params": [p for _, p in pairs] if plain else pairs}  # a generator is used up by now
+        limit, lr = self.defaults["group"].max_side, param_group.get("lr", self.defaults["lr"])
+        matrices = [pair for pair in pairs if pair[1].ndim > 1 and min(matrix_sides(pair[1])) <= limit]
+        long = [pair for pair in pairs if pair[1].ndim > 1 and min(matrix_sides(pair[1])) > limit]
         vectors = [pair for pair in pairs if pair[1].ndim < 2]
-        if "group" in param_group or not vectors or len(vectors) == len(pairs):
-            alone = {} if "group" in param_group or not vectors else {"group": DiagonalAffine()}
-            return super().add_param_group({**param_group, **alone})
+        elementwise = {"group": DiagonalAffine(), "lr": lr * LR_OF_ELEMENTS}
+        parts = [(matrices, {}), (long, elementwise), (vectors, {"group": DiagonalAffine()} if matrices else elementwise)]
+        if "group" in param_group or not pairs:
+            parts = [(pairs, {})]
         count = len(self.param_groups)
-        matrices = [pair for pair in pairs if pair[1].ndim > 1]
-        own = [[p for _, p in part] if plain else part for part in (matrices, vectors)]
         try:
-            super().add_param_group({**param_group, "params": own[0]})
-            typical = {key: self.param_groups[-1][key] for key in ("typical_size", "typical_unit")}
-            super().add_param_group({**param_group, "params": own[1], "group": DiagonalAffine()})
-            self.param_groups[-1].update(typical)
+            for part, settings in parts:
+                own = [p for _, p in part] if plain else part  # a generator is used up by now
+                if part or not pairs:
+                    super().add_param_group({**param_group, "params": own, **settings})
         except Exception:
             del self.param_groups[count:]
             raise
+        if vectors and "group" not in param_group:
+            first = self.param_groups[count]
+            self.param_groups[-1].update({key: first[key] for key in ("typical_size", "typical_unit")})
 
 
 def kronecker_lr(prior: Prior | None) -> float:

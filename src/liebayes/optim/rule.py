@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..groups import LieGroup, map_blocks
+from ..posterior.prior import Gaussian
 from ..rule import Adaptive, Form, SecondMoment, State, differential, update
 from ..rule.curvature import Level, ratio
 from .layout import Bucket, Layout, layout_for, working_dtype
-from .posterior_prior import Gaussian
 
 Settings = dict[str, Any]
 ParameterState = dict[str, Any]
@@ -38,8 +38,8 @@ class Elements(NamedTuple):
     """The state of the first parameter, of which the numbers are meant."""
     level: Any = None
     """What `Rule.levels` says of the first parameter."""
-    floor: float = 0.0
-    """What `Rule.floor` says of it."""
+    given: float = 0.0
+    """What `Rule.given` says of it."""
     prior: Gaussian | None = None
     """Of a rule that has the prior in its own place: that of the first parameter, if it is a posterior."""
 
@@ -80,8 +80,8 @@ class Rule(ABC):
         """For rules with `traces` in their states: a number for every parameter that depends on the traces of all."""
         raise NotImplementedError
 
-    def floor(self, numbers: ParameterState, settings: Settings) -> float:
-        """For rules whose steps are not those of the scales: what they leave out of A⁻²."""
+    def given(self, numbers: ParameterState, settings: Settings) -> float:
+        """For rules that learn precisions A⁻²: what these hold beside the data's part."""
         return 0.0
 
     @abstractmethod
@@ -171,7 +171,7 @@ class GaussNewtonRule(Rule):
 
     With `prior=None` weights have a weak prior, and widths a limit, the size that their tensor started with: that prior alone
     would leave weights that the data do not determine so wide that training suffers. Steps of elementwise groups then leave
-    out of A⁻² what is left of the start and the limit (`floor`, `free`), which would make steps of all weights alike; those
+    out of A⁻² what is left of the start and the limit (`given`, `free`), which would make steps of all weights alike; those
     of matrix groups keep it, as damping.
     """
 
@@ -191,10 +191,15 @@ class GaussNewtonRule(Rule):
     """No weight moves by more than this times the length of a step, under elementwise groups: lengths are in units of the
     gradients before, which may have been next to nothing."""
     SEEN = 0.001
-    """The share of a floor under A⁻² that steps on the shift see."""
+    """The share of what is given of A⁻² that steps on the shift see."""
+    FASTEST_LEVEL = 10.0
+    """The data's part of A⁻² follows the level by this factor a step at most."""
+    TOGETHER = 0.02
+    """Factors of matrix groups move when so much of their curvature is new; until then it is added up."""
 
     def __init__(self) -> None:
         self._left_of_start: dict[float, list[float]] = {}
+        self._waiting: dict[float, list[tuple[float, int]]] = {}
 
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
         point = p.detach().to(working_dtype(p))
@@ -204,11 +209,21 @@ class GaussNewtonRule(Rule):
         return {
             **layout.start(point, width),
             "momentum_shift": torch.zeros_like(point),
+            **self._nothing_pending(point, settings),
             "traces": torch.zeros(3, dtype=torch.float64, device=p.device),  # running means
+            "level": torch.zeros((), dtype=torch.float64, device=p.device),  # of the last step on the scales
             "unit": step_unit(point, settings),
             "size": size,
             "steps": 0,
         }
+
+    def _nothing_pending(self, point: Tensor, settings: Settings) -> ParameterState:
+        """Room for the curvature that the factors of a matrix group have not moved along yet."""
+        group = settings["group"]
+        if group.elementwise:
+            return {}
+        zero = group.zero(group.at(point))
+        return {f"pending_{name}": block for name, block in zip(zero._fields, zero, strict=True) if name != group.shift_block}
 
     def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
         """c for every tensor, from the traces of all up to the step before, (tensors, 3); 0 for those that have none yet."""
@@ -238,10 +253,8 @@ class GaussNewtonRule(Rule):
             return (self.WIDEST * numbers["size"]) ** -2
         return self.pull(numbers, settings) / settings["temperature"]
 
-    def floor(self, numbers: ParameterState, settings: Settings) -> float:
-        """What of A⁻² is left out of steps: without a prior, what is left of the start, and the limit."""
-        if settings["prior"] is not None:
-            return 0.0
+    def given(self, numbers: ParameterState, settings: Settings) -> float:
+        """What A⁻² holds beside the data's part: what is left of the start, and the precision of the prior or of the limit."""
         left = self.left_of_start(numbers["steps"], settings["width_rate"])
         start = 1.0 if settings["start_width"] is None else settings["start_width"] * numbers["size"]
         return left / start**2 + (1 - left) * settings["base"].variance * self.stiffness(numbers, settings)
@@ -253,9 +266,26 @@ class GaussNewtonRule(Rule):
             shares.append(shares[-1] * (1 - self.width_rate(len(shares) - 1, {"width_rate": width_rate})))
         return shares[steps]
 
+    def level_ratio(self, before: Tensor, level: Tensor) -> Tensor:
+        """By how much the data's part of A⁻² changes with the level, so that it is c times a mean of squares, not one of c·w²:
+        directions along A would otherwise remember how c has changed, whatever the gradients."""
+        level = level.to(before.device)
+        known = (before > 0) & (level > 0)
+        ratio = torch.where(known, level / torch.where(known, before, 1.0), 1.0)
+        return ratio.clamp(1 / self.FASTEST_LEVEL, self.FASTEST_LEVEL)
+
+    def waiting(self, steps: int, width_rate: float) -> tuple[float, int]:
+        """The share of new curvature that factors of matrix groups have not moved along after so many steps, and its steps."""
+        known = self._waiting.setdefault(width_rate, [(0.0, 0)])
+        while len(known) <= steps:
+            share, count = known[-1] if known[-1][0] < self.TOGETHER else (0.0, 0)
+            rate = self.width_rate(len(known), {"width_rate": width_rate})
+            known.append((share + (1 - share) * rate, count + 1))
+        return known[steps]
+
     def free(self, elements: Elements, settings: Settings) -> Tensor:
         """What makes of a scale A that of the data alone, as Adam has it; SEEN of the rest is its ε."""
-        share = settings["group"].variance(elements.element, 1.0) * elements.floor
+        share = settings["group"].variance(elements.element, 1.0) * (elements.given if settings["prior"] is None else 0.0)
         return (1 - (1 - self.SEEN) * share).clamp_min(self.SEEN).rsqrt()
 
     def fading(self, steps: int) -> float:
@@ -267,13 +297,13 @@ class GaussNewtonRule(Rule):
     ) -> list[Tensor]:
         """The scales' covector without its level and Var(ε), the gradient, and traces: Σ(θ − E[θ])·∇ℓ, Σw², Σ(free·w)²."""
         group, g = settings["group"], elements.element
-        mean, transpose = group.act_with_transpose(g, torch.full_like(theta, settings["base"].mean))
+        mean = self._mean(g, settings)
         if elements.prior is not None:
             pull = elements.prior.curvature * (mean - elements.prior.mean)
             gradient = gradient.add(pull, alpha=1 / settings["data_size"])
         else:
             gradient = gradient.add(mean, alpha=self.pull(elements.numbers, settings) / settings["data_size"])
-        whitened = transpose(gradient)
+        whitened = group.linear(g)[1](gradient)
         exact = torch.linalg.vecdot((theta - mean).flatten(), gradient.flatten())
         squares = torch.linalg.vecdot(whitened.flatten(), whitened.flatten())
         blocks = group.pullback_at_identity(g, whitened, whitened)._replace(**{group.shift_block: gradient})
@@ -291,33 +321,61 @@ class GaussNewtonRule(Rule):
         momentum = torch.lerp(getattr(xi, group.shift_block), state["momentum_shift"], settings["momentum"])
         traces = traces * traces.new_tensor([1.0, base.variance, 1.0])  # so that ε has variance 1 in the first two
         running = torch.lerp(state["traces"], traces, self.fading(elements.steps))
-        direction = group.act_with_transpose(g, momentum)[1](momentum)
+        times, transpose_times = group.linear(g)
+        direction = transpose_times(momentum)
         if group.elementwise:  # in units of a running mean, that of the step before
             direction = direction * self.free(elements, settings)
             squares = (state["traces"] if elements.steps else traces)[2]
         else:
-            centred = g._replace(**{group.shift_block: torch.zeros_like(shift)})  # Av + b − b would have b's rounding
-            direction = group.act(centred, direction)
+            direction = times(direction)
             squares = direction.square().sum()
         size = (squares / direction.numel()).sqrt().clamp_min(torch.finfo(direction.dtype).tiny)
-        direction = direction / size
+        moved, pending = self._with_widths(g, xi, elements, settings)
+        if base.mean:  # widths change about the mean
+            shift = shift + self._mean(g, settings) - self._mean(moved, settings)
+        length = self.length(elements.steps, settings) * elements.numbers["unit"]
         if group.elementwise:
-            direction = direction.clamp(-self.LONGEST, self.LONGEST)
-        moved = g if elements.steps == 0 else self._with_widths(g, xi, elements, settings)
-        if base.mean:  # widths turn about the mean
-            noise = torch.full_like(shift, base.mean)
-            shift = shift + group.act(g, noise) - group.act(moved, noise)
-        shift = shift - direction * (self.length(elements.steps, settings) * elements.numbers["unit"])
-        return Moved(moved._replace(**{group.shift_block: shift}), {"momentum_shift": momentum, "traces": running}, 0)
+            shift = shift.sub((direction / size).clamp(-self.LONGEST, self.LONGEST), alpha=length)
+        else:
+            shift = shift.addcmul(direction, (-length / size).to(direction.dtype))
+        memory = {"momentum_shift": momentum, "traces": running, **pending}
+        return Moved(moved._replace(**{group.shift_block: shift}), memory, 0)
 
-    def _with_widths(self, g: Any, xi: Any, elements: Elements, settings: Settings) -> Any:
+    def _mean(self, g: Any, settings: Settings) -> Tensor:
+        """E[θ]."""
+        group, mean = settings["group"], settings["base"].mean
+        shift = getattr(g, group.shift_block)
+        return group.act(g, torch.full_like(shift, mean)) if mean else shift
+
+    def _with_widths(self, g: Any, xi: Any, elements: Elements, settings: Settings) -> tuple[Any, dict[str, Tensor]]:
+        """The element with new scales, and the curvature that waits for a later step. The first step only tells the level."""
+        group, steps, state = settings["group"], elements.steps, elements.state
+        if steps == 0:
+            return g, {}
+        scales = {name: getattr(xi, name) * elements.level for name in g._fields if name != group.shift_block}
+        if group.elementwise:
+            rate = self.width_rate(steps, settings)
+            S = self._precision(g, xi._replace(**scales), elements, settings)
+            if elements.prior is None:  # the precision of a posterior is known, too, but not as one number
+                change = (1 / rate - 1) * (self.level_ratio(state["level"], elements.level) - 1)
+                data = (1 - group.variance(g, 1.0) * elements.given).clamp_min(0.0)
+                S = S._replace(**{name: getattr(S, name) + change * data for name in scales})
+            return group.average_precision(g, S, rate), {"level": elements.level}
+        share, count = self.waiting(steps, settings["width_rate"])
+        sums = {name: x + state[f"pending_{name}"] if count > 1 else x for name, x in scales.items()}
+        if share >= self.TOGETHER:
+            mean = xi._replace(**{name: total / count for name, total in sums.items()})
+            g = group.average_precision(g, self._precision(g, mean, elements, settings), share)
+        return g, {f"pending_{name}": total for name, total in sums.items()}
+
+    def _precision(self, g: Any, scales: Any, elements: Elements, settings: Settings) -> Any:
+        """S, from the covectors of the scales at their level and from the prior."""
         group, variance = settings["group"], settings["base"].variance
-        curvature = elements.level * (variance * settings["data_size"] / settings["temperature"])
+        curvature = variance * settings["data_size"] / settings["temperature"]
         stiffness: Any = self.stiffness(elements.numbers, settings)
         if elements.prior is not None:
             stiffness = elements.prior.curvature / settings["temperature"]
-        S = map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), xi)
-        return group.average_precision(g, S, self.width_rate(elements.steps, settings))
+        return map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), scales)
 
 
 def starting_size(p: Tensor, settings: Settings) -> float:
@@ -348,6 +406,11 @@ def root_mean_square(*tensors: Tensor) -> float:
     """√mean(p²) over all numbers."""
     squares = sum(float(p.detach().double().square().sum()) for p in tensors)
     return math.sqrt(squares / max(sum(p.numel() for p in tensors), 1))
+
+
+def matrix_sides(p: Tensor) -> tuple[int, int]:
+    """The rows and columns of a weight as a matrix of outputs by inputs."""
+    return p.shape[0], inputs_of(p)
 
 
 def inputs_of(p: Tensor) -> int:

@@ -17,13 +17,13 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from .. import distributed
+from ..training_warnings import Watch
 from .noise import Noise, Source
 from .protocol import GradientMarks, Phase, Progress, SampleBuffers, nonzero, require_dense, require_local_gradients
 from .rule import Rule
 from .settings import NUMBERS, named, require_numbers, require_parameter
 from .store import all_finite
 from .stores import Stores
-from .watch import Watch
 
 R = TypeVar("R")
 
@@ -250,7 +250,7 @@ class SamplingOptimizer(Optimizer):
         if closure is not None:
             loss = self._evaluate(closure, batch)
         elif batch is not None:
-            raise ValueError("batch goes with a closure, which is called with a part of it for every sample.")
+            raise ValueError("batch needs a closure, which is called with a part of it for every sample.")
         elif self._progress.phase is Phase.READY:
             raise RuntimeError(
                 "step() without a sample: the gradients were taken at the point the module holds, not at a sample. "
@@ -432,7 +432,7 @@ def _split(batch: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         )
     sizes = {len(tensor) for tensor in batch}
     if len(sizes) != 1:
-        raise ValueError(f"The tensors of a batch must have one length, but have {sorted(sizes)}.")
+        raise ValueError(f"The tensors of a batch must have the same length, but have {sorted(sizes)}.")
     size = sizes.pop()
     if size % parts or not size:
         raise ValueError(f"A batch of {size} cannot be split into {parts} equal parts, one for each sample.")

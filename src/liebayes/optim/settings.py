@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Literal, TypedDict, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..distributed import is_sharded, require_shardable
 from ..groups import DiagonalAffine, LieGroup, Product
 from ..posterior import Posterior
+from ..posterior.prior import PosteriorPrior
 from ..rule.family import require_base, require_fit, require_group
 from ..rule.metric import Metric, require_metric
 from .layout import layout_for
 from .noise import Source
-from .of_torch import WRITTEN_BY_OTHERS, refuse_unknown, require_real_lr
-from .posterior_prior import PosteriorPrior
 from .rule import inputs_of, root_mean_square, unit_of
 
 Prior = float | Callable[[Tensor], Tensor] | Posterior
@@ -68,7 +68,7 @@ def prepare(settings: dict[str, Any], options: Collection[str]) -> None:
     require_group(group)
     if isinstance(group, Product):
         raise ValueError(
-            f"A parameter group has one Lie group, but got {group!r}. The product of several is several parameter groups: "
+            f"A parameter group takes one Lie group, but got {group!r}. For a product of groups use several parameter groups: "
             '[{"params": ..., "group": ..., "base": ...}, ...].'
         )
     require_base(base)
@@ -141,8 +141,13 @@ def named(settings: dict[str, Any]) -> list[tuple[str, Tensor]]:
 
 def named_tensors(params: Any) -> list[tuple[str | None, Any]]:
     """The parameters of a group that is being added, with their names where it was given any."""
+    refuse_model(params)
     listed = [params] if isinstance(params, Tensor) else list(params)
-    return [entry if isinstance(entry, tuple) else (None, entry) for entry in listed]
+    pairs: list[tuple[str | None, Any]] = [entry if isinstance(entry, tuple) else (None, entry) for entry in listed]
+    for _, value in pairs:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"An optimizer takes tensors, but one of its parameters is a {type(value).__name__}.")
+    return pairs
 
 
 def require_parameter(name: str, p: Tensor, group: LieGroup[Any]) -> None:
@@ -263,3 +268,58 @@ def require_numbers(settings: dict[str, Any], where: str = "") -> None:
     ok = relative or callable(prior) or (prior is not None and number("prior") and prior >= 0)
     require("prior", ok, "a precision of zero or more, a function, or a posterior")
     require("maximize", isinstance(settings["maximize"], bool), "True or False")
+
+
+# Arguments of torch's optimizers, for those who come from AdamW.
+
+WRITTEN_BY_OTHERS = {
+    *("params", "param_names", "name", "kind", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "base_momentum"),
+    *("max_momentum", "lr_scale", "scale_lr_ratio", "typical_size", "typical_unit"),
+}
+"""Keys of parameter groups that schedulers, trainers and this library write."""
+
+_NO_SUCH = "There is no such setting here: leave it out."
+_INSTEAD = {
+    "weight_decay": "Decay is the prior here: prior=δ is the regulariser ½δ‖θ‖² of all N data together, so start with "
+    "prior = weight_decay·data_size.",
+    "betas": "Use momentum for the first; in place of the second is width_rate.",
+    "ess": "Use data_size, the number of training data, and temperature.",
+    "hess_init": "Use start_width, the width the posterior starts with.",
+    "beta1": "Use momentum.",
+    "beta2": "Use width_rate.",
+    "clip_radius": "Use max_step, a bound in the Lie algebra.",
+    "nesterov": _NO_SUCH,
+    "dampening": "The momentum here is an average, as with dampening=momentum.",
+}
+
+
+def refuse_unknown(optimizer: str, given: Iterable[str], options: Collection[str], where: str = "") -> None:
+    """Refuses names that are no option, as torch's optimizers have them or misspelt."""
+    for name in sorted(given):
+        close = difflib.get_close_matches(name, options, 1, cutoff=0.75)
+        if name in _INSTEAD:
+            hint = f"{_INSTEAD[name]} See docs/from-adamw.md."
+        elif close:
+            hint = f"Did you mean {close[0]!r}?"
+        elif name in ("eps", "amsgrad", "fused", "capturable", "differentiable", "decoupled_weight_decay"):
+            hint = _NO_SUCH
+        else:
+            hint = f"The options are {', '.join(sorted(options))}."
+        raise TypeError(f"{optimizer} has no option {name!r}{where}. {hint}")
+
+
+def refuse_model(params: Any) -> None:
+    """Refuses a module, or the text of a name, where parameters are meant."""
+    if isinstance(params, nn.Module):
+        raise TypeError(
+            f"An optimizer takes parameters, but got a {type(params).__name__}. Pass model.parameters(), or "
+            "model.named_parameters()."
+        )
+
+
+def require_real_lr(lr: Any) -> None:
+    """Refuses step sizes that are no numbers: text of a configuration file, tensors."""
+    if isinstance(lr, numbers.Real) and not isinstance(lr, bool):
+        return
+    hint = "Pass float(lr); schedulers change it in optimizer.param_groups." if isinstance(lr, Tensor) else "Pass float(lr)."
+    raise TypeError(f"lr must be a number, zero or positive, but got {lr!r}. {hint}")

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from ..distributed import draw_like, full, is_sharded, local
+from ..posterior.prior import PosteriorPrior
 from ..rule import Family
 from .layout import SIZE, Bucket, buckets, in_memory_order, layout_for, working_dtype
 from .noise import Noise
-from .posterior_prior import PosteriorPrior
 from .rule import Elements, ParameterState, Rule, Settings
 
 Sums = dict[Tensor, list[Tensor]]
@@ -265,10 +265,10 @@ class TorchStore(Store):
         point = bucket.read([p.detach() for p in bucket.parameters], dtype)
         layout = layout_for(settings["group"], settings["base"], first.dtype)
         level = None if self.levels is None else self.levels[places[0]].to(dtype)
-        floor, prior = self.rule.floor(states[0], settings), settings["prior"]
+        given, prior = self.rule.given(states[0], settings), settings["prior"]
         known = prior.gaussian(first) if isinstance(prior, PosteriorPrior) and not self.rule.prior_in_covector else None
         element = layout.element(point, state)
-        return Elements(layout, point, element, state, states[0]["steps"], states[0], level, floor, known)
+        return Elements(layout, point, element, state, states[0]["steps"], states[0], level, given, known)
 
     def _covector(self, bucket: Bucket, places: list[int], elements: Elements) -> Any:
         dtype, settings = working_dtype(bucket.parameters[0]), self.settings

@@ -1,4 +1,4 @@
-"""All stores of an optimizer as one: built for the parameters as they are, and built again when something has changed.
+"""All stores of an optimizer as one: built for the parameters as they are, and rebuilt when something has changed.
 
 A parameter group has a native store for what the kernel takes and one in torch for the rest. What must outlive a change in
 mid-step (buffers with a sample, sums of covectors) is handed on.
@@ -124,7 +124,8 @@ class Stores:
         """One optimizer trains a parameter at a time: another one's momenta and widths would be those of the past."""
         if self._superseded:
             raise RuntimeError(
-                "Another liebayes optimizer has trained these parameters since. Go on with that one, or build a new optimizer."
+                "Another liebayes optimizer has trained these parameters since. Continue with that one, or build a new "
+                "optimizer."
             )
         for p in parameters:
             other = _owners.get(p, lambda: None)()

@@ -1,4 +1,4 @@
-"""Posteriors from posteriors: elsewhere, around another point, and two of one base as one."""
+"""Posteriors from posteriors: moved, around another point, with data counted several times, two merged into one."""
 
 from __future__ import annotations
 
@@ -62,12 +62,16 @@ def merged(a: Contents, b: Contents, prior: float | Contents) -> Contents:
     if set(a.families) != set(b.families):
         raise ValueError(f"Only one of the posteriors is over {sorted(set(a.families) ^ set(b.families))[0]}; both must be.")
     if dict(a.frozen) != dict(b.frozen):
-        raise ValueError("The posteriors were trained beside different frozen weights; merging is for those of one base.")
+        raise ValueError(
+            "The posteriors were trained beside different frozen weights; only posteriors beside the same weights can be "
+            "merged."
+        )
     if a.kept or b.kept:
         raise ValueError("Pruned posteriors cannot be merged. Merge first, then prune.")
     if a.temperature != b.temperature or a.temperature == 0:
         raise ValueError(
-            f"Posteriors of one positive temperature can be merged, but theirs are {a.temperature:g} and {b.temperature:g}."
+            f"Only posteriors of the same positive temperature can be merged, but theirs are {a.temperature:g} and "
+            f"{b.temperature:g}."
         )
     _require_prior(a, prior)
     found: dict[str, Family[Any]] = {}
@@ -90,7 +94,7 @@ def counted(contents: Contents, times: float, prior: float | Contents) -> Conten
     if isinstance(times, bool) or not is_positive(times):
         raise ValueError(f"times must be a positive number, but got {times!r}.")
     if contents.kept or contents.temperature == 0:
-        raise ValueError("Data are counted in a posterior of positive temperature, before it is pruned.")
+        raise ValueError("Counting data several times needs a positive temperature and a posterior that is not pruned.")
     _require_prior(contents, prior)
     found: dict[str, Family[Any]] = {}
     for name, family in contents.families.items():
@@ -107,7 +111,7 @@ def _require_prior(contents: Contents, prior: float | Contents) -> None:
             raise ValueError("The prior must be over the same parameters as the posterior.")
     elif isinstance(prior, bool) or not (is_positive(prior) or prior == 0):
         raise ValueError(
-            f"prior must be the precision that was trained with, or the posterior that was it, but got {prior!r}."
+            f"prior must be the precision used in training, or the posterior that was the prior, but got {prior!r}."
         )
 
 

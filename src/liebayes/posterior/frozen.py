@@ -1,7 +1,8 @@
-"""Frozen weights: a posterior neither copies nor stores them, but knows them again by their fingerprints.
+"""Frozen weights: a posterior neither copies nor stores them, but recognises them by their fingerprints.
 
-A fingerprint is of the bits: in chunks, Σ_k c·(2k + 1)·bits_k modulo 2⁶⁴, and a hash of these sums with dtype and shape. It is
-the same on every device and takes one pass over memory. It tells weights apart that differ by accident; it is no signature.
+A fingerprint is computed from the bits: in chunks, Σ_k c·(2k + 1)·bits_k modulo 2⁶⁴, and a hash of these sums with dtype and
+shape. It is the same on every device and takes one pass over memory. It detects weights that differ by accident; it is not a
+signature.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+
+from ..posterior_file import OtherModelError
 
 _CHUNK = 1 << 17
 _ODD = -0x61C8864680B583EB  # 2⁶⁴ over the golden ratio, as a signed number
@@ -48,7 +51,7 @@ def require_frozen(where: str, frozen: Mapping[str, str], model: nn.Module) -> N
     parameters = dict(model.named_parameters())
     changed = [name for name, saved in frozen.items() if name not in parameters or fingerprint(parameters[name]) != saved]
     if changed:
-        raise ValueError(
+        raise OtherModelError(
             f"{where} {len(changed)} of {len(frozen)} frozen weights, such as {changed[0]}, are not those that the posterior "
             "was trained beside. It has no copy of them: give it the model with the same weights, in the same precision."
         )

@@ -1,4 +1,4 @@
-"""What takes a pass over data: the free energy of a posterior, and the statistics of batch norms."""
+"""Computations that take a pass over data: the free energy of a posterior, and the statistics of batch norms."""
 
 from __future__ import annotations
 

@@ -52,27 +52,15 @@ class Posterior(Snapshot):
 
     @overload
     def predict(
-        self,
-        inputs: Any,
-        samples: int = ...,
-        *,
-        batch_size: int | None = ...,
-        output: Callable[[Any], Any] | None = ...,
-        task: Literal["classification"] = ...,
-        seed: int = ...,
-    ) -> ClassPrediction: ...
+        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ...,
+        output: Callable[[Any], Any] | None = ..., task: Literal["classification"] = ..., seed: int = ...,
+    ) -> ClassPrediction: ...  # fmt: skip
 
     @overload
     def predict(
-        self,
-        inputs: Any,
-        samples: int = ...,
-        *,
-        batch_size: int | None = ...,
-        output: Callable[[Any], Any] | None = ...,
-        task: Literal["regression"],
-        seed: int = ...,
-    ) -> RegressionPrediction: ...
+        self, inputs: Any, samples: int = ..., *, batch_size: int | None = ...,
+        output: Callable[[Any], Any] | None = ..., task: Literal["regression"], seed: int = ...,
+    ) -> RegressionPrediction: ...  # fmt: skip
 
     def predict(
         self,
@@ -90,6 +78,7 @@ class Posterior(Snapshot):
         may predict with one module, also while another one trains it by an optimizer of this library, and each gets what it
         would get alone. Whatever else uses the module meanwhile (a forward pass of your own, `train()`, `state_dict()`) may
         find a draw in it: give the posterior a module of its own for that, `Posterior(copy.deepcopy(model), q.families)`.
+        A thread in a block of one module that needs another module, whose thread waits for it, gets a RuntimeError.
 
         Args:
             inputs: a tensor, a dictionary of named inputs such as a tokenizer gives, or an iterable of such batches, also with
@@ -200,11 +189,16 @@ class Posterior(Snapshot):
         return self.module(self._drawn(generator))
 
     def centred_at(self, weights: nn.Module | Mapping[str, Tensor]) -> Posterior:
-        """The same widths around another point, by names of parameters: of an averaged model, say.
+        """The same widths around another point, by names of parameters.
 
-            ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn())
-            ...
-            posterior = optimizer.posterior(model).centred_at(ema)
+        Of an average of the model that was trained along with it, say:
+
+        >>> import liebayes as lb
+        >>> model = nn.Linear(3, 2)
+        >>> average = torch.optim.swa_utils.AveragedModel(model)
+        >>> posterior = lb.AffineBLR(model.parameters(), data_size=10).posterior(model).centred_at(average)
+        >>> torch.equal(posterior.point()["weight"], average.module.weight)
+        True
 
         Other parameters and buffers are taken from there too, where it has them; frozen ones stay.
         """
@@ -277,6 +271,8 @@ class Posterior(Snapshot):
         Nothing in the file is executed. A file that is damaged, or does not fit the module, or was trained beside other frozen
         weights than the module has, is refused.
         """
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"A posterior is loaded for a module, but got {model!r}. Build the model, and pass it.")
         contents = read(Path(path), unwrap(model), groups, bases)
         require_frozen(f"{path} does not fit the model:", contents.frozen, unwrap(model))
         return cls._of(model, contents)

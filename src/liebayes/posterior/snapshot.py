@@ -44,7 +44,7 @@ class Snapshot:
         self.families: dict[str, Family[Any]] = dict(families)
         unknown = sorted(set(self.families) - set(parameters))
         if unknown or not self.families:
-            raise ValueError(f"A posterior is over parameters of its model, which has none of the names {unknown}.")
+            raise ValueError(f"The model has no parameters of the names {unknown}.")
         self.temperature = temperature
         others = {name: p for name, p in parameters.items() if name not in self.families}
         frozen = {name: p for name, p in others.items() if not p.requires_grad}

@@ -160,7 +160,7 @@ class Family(Member, Generic[E]):
             origin = self.group.act(self.element, torch.zeros_like(self.mean))
             moved = self.group.act_inverse(other.element, origin) / self.base.scale  # its shift h⁻¹g·0, without cancellation
             return 0.5 * (spread + moved.square().sum() - self.event_shape.numel()) + self.group.log_jacobian(relative, moved)
-        raise ValueError(f"{self.group} on {self.base} has no closed KL divergence. Estimate it from samples.")
+        raise ValueError(f"{self.group} on {self.base} has no closed form of the KL divergence. Estimate it from samples.")
 
     def as_distribution(self) -> Distribution:
         """The member as a `torch.distributions` object over all coordinates, where there is one."""

@@ -9,6 +9,7 @@ A metric is a setting; `metric.on(group, base, g)` is the form it takes for one 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -116,40 +117,27 @@ class _ClosedFisher(Form[E]):
 
 
 @dataclass(frozen=True)
-class _ElementwiseFisher(Form[E]):
-    """One small matrix over the blocks of the algebra, the same for every coordinate."""
+class _MatrixFisher(Form[E]):
+    """A matrix, and how it acts on the algebra: on the blocks of each coordinate, or on all numbers."""
 
+    apply: Callable[[Tensor, Any], Any]
     matrix: Tensor
     inverse: Tensor
 
     def sharp(self, covector: E, state: Any = ()) -> E:
-        return _mix(self.inverse, covector)
+        return self.apply(self.inverse, covector)
 
     def flat(self, X: E, state: Any = ()) -> E:
-        return _mix(self.matrix, X)
+        return self.apply(self.matrix, X)
 
 
-@dataclass(frozen=True)
-class _DenseFisher(Form[E]):
-    """A matrix over all numbers of the algebra."""
-
-    matrix: Tensor
-    inverse: Tensor
-
-    def sharp(self, covector: E, state: Any = ()) -> E:
-        return _dense_apply(self.inverse, covector)
-
-    def flat(self, X: E, state: Any = ()) -> E:
-        return _dense_apply(self.matrix, X)
-
-
-def _mix(matrix: Tensor, X: E) -> E:
+def _on_blocks(matrix: Tensor, X: E) -> E:
     blocks, spec = pytree.tree_flatten(X)
     stacked = torch.stack(blocks, -1)
     return pytree.tree_unflatten(list((stacked @ matrix.to(stacked)).unbind(-1)), spec)
 
 
-def _dense_apply(matrix: Tensor, X: E) -> E:
+def _on_all(matrix: Tensor, X: E) -> E:
     blocks, spec = pytree.tree_flatten(X)
     vector = matrix.to(blocks[0]) @ torch.cat([block.reshape(-1) for block in blocks])
     pieces = vector.split([block.numel() for block in blocks])
@@ -171,7 +159,7 @@ def _block_by_quadrature(group: LieGroup[E], base: Base, g: E) -> Form[E]:
         return base.expectation(integrand)
 
     matrix = torch.tensor([[product(X, Y) for Y in directions] for X in directions], dtype=torch.float64)
-    return _ElementwiseFisher(matrix, _invert(matrix, directions, group, base))
+    return _MatrixFisher(_on_blocks, matrix, _invert(matrix, directions, group, base))
 
 
 def _gram(group: LieGroup[E], base: Base, g: E, samples: int) -> Form[E]:
@@ -187,7 +175,7 @@ def _gram(group: LieGroup[E], base: Base, g: E, samples: int) -> Form[E]:
     epsilon = base.sample((samples, *event), generator=generator, dtype=torch.float64)
     rows = torch.stack([relative_tangent(group, base, X, epsilon, event) for X in directions])
     matrix = rows @ rows.mT / samples
-    return _DenseFisher(matrix, _invert(matrix, directions, group, base))
+    return _MatrixFisher(_on_all, matrix, _invert(matrix, directions, group, base))
 
 
 def _basis(g: E) -> list[E]:
@@ -213,7 +201,7 @@ def _invert(matrix: Tensor, directions: list[E], group: LieGroup[E], base: Base)
     if singular:
         total = pytree.tree_map(lambda *parts: sum(c * p for c, p in zip(null, parts, strict=True)), *directions)
         raise ValueError(
-            f"The Fisher metric of {group} on {base} is singular: it does not see the direction {total}, "
+            f"The Fisher metric of {group} on {base} is singular: it vanishes in the direction {total}, "
             "along which the group leaves the base unchanged. Use a group without it, or the metric Absorbed()."
         )
     return torch.linalg.inv(matrix)

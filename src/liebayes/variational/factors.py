@@ -250,7 +250,7 @@ def make_factors(
     """The factors in a flat list, and the function that gives tensors back the structure of `start`."""
     if isinstance(group, Product):
         if supports is not None:
-            raise ValueError("supports go with one group over all parts, such as TriangularAffine(), and not with a Product.")
+            raise ValueError("supports need one group over all parts, such as TriangularAffine(), not a Product.")
         if isinstance(base, Base):
             base = group.join([base for _ in group.parts])
         lists: list[list[Factor]] = []

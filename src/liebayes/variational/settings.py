@@ -1,4 +1,4 @@
-"""What a run of `fit` may be told, checked once."""
+"""The settings of a run of `fit`, checked once."""
 
 from __future__ import annotations
 

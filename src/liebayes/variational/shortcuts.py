@@ -1,6 +1,6 @@
-"""`torch.func.vmap` and `torch.autograd.grad` without their treatment of general arguments.
+"""`torch.func.vmap` and `torch.autograd.grad` without their handling of general arguments.
 
-That treatment costs as much as a small loss itself. What is left are the calls these functions make; where a version of torch
+That handling costs as much as a small loss. Here are the calls that these functions end in; where a version of torch
 does not have them, the public functions are used.
 """
 

@@ -16,27 +16,9 @@ from liebayes.bases import Exponential, Laplace, Normal
 from liebayes.groups import Additive, DiagonalAffine, Multiplicative
 from liebayes.optim import layout
 
+from . import checks
 from .adapters import Adapter, NotApplicableError
-from .checks import (
-    X,
-    Y,
-    behaviour,
-    built,
-    close,
-    closure_for,
-    equal,
-    expect,
-    gradient_at,
-    gradients,
-    half_squares,
-    here,
-    loss_of,
-    moved,
-    refused,
-    step_on,
-    train,
-    values,
-)  # fmt: skip
+from .checks import X, Y, behaviour, expect
 
 
 @behaviour("groups and bases by parameter group", "multiplicative, affine and additive parameters in one optimizer")
@@ -48,15 +30,15 @@ def product_of_groups(a: Adapter) -> None:
     optimizer.add_param_group({"params": [rate], "group": Multiplicative(), "base": Exponential(), "temperature": 1.0})
     optimizer.add_param_group({"params": [weight], "group": DiagonalAffine(), "base": Laplace(0.1), "metric": lb.Fisher()})
     optimizer.add_param_group({"params": [bias], "group": Additive(), "base": Normal(0.1), "metric": lb.Absorbed()})
-    before = values([own, rate, weight, bias])
+    before = checks.values([own, rate, weight, bias])
 
     def loss() -> Tensor:
         expect((rate > 0).all(), "a negative rate")
         return rate.sum() + (weight - 1).square().sum() + (bias + own - 3).square().sum()
 
     for _ in range(20):
-        step_on(a, optimizer, loss)
-    expect(moved(values([own, rate, weight, bias]), before), "a group was not trained")
+        checks.step_on(a, optimizer, loss)
+    expect(checks.moved(checks.values([own, rate, weight, bias]), before), "a group was not trained")
     kinds = [(type(f.group), type(f.base)) for f in optimizer.families().values()][1:]
     expect(kinds == [(Multiplicative, Exponential), (DiagonalAffine, Laplace), (Additive, Normal)], f"families {kinds}")
 
@@ -66,9 +48,9 @@ def learning_rates(a: Adapter) -> None:
     p, q = nn.Parameter(a.tensor(3)), nn.Parameter(a.tensor(3, seed=1))
     optimizer = a.make([{"params": [p], "lr": 0.01}, {"params": [q]}])
     optimizer.param_groups[0]["lr"] = 0.0
-    before = values([p, q])
+    before = checks.values([p, q])
     for _ in range(3):
-        step_on(a, optimizer, lambda: half_squares([p, q]))
+        checks.step_on(a, optimizer, lambda: checks.half_squares([p, q]))
     expect(torch.equal(p, before[0]), "lr 0 moved")
     expect(not torch.equal(q, before[1]), "lr 0.05 did not")
 
@@ -78,7 +60,7 @@ def no_gradient(a: Adapter) -> None:
     for several in (False, True):
         p, unused = nn.Parameter(a.tensor(3)), nn.Parameter(a.tensor(2))
         optimizer = a.make([p, unused], mc_samples=2) if several else a.make([p, unused])
-        before = values([p, unused])
+        before = checks.values([p, unused])
         for _ in range(2 if several else 1):
             with a.block(optimizer):
                 p.square().sum().backward()
@@ -115,12 +97,12 @@ def frozen(a: Adapter) -> None:
     weight = next(model.parameters())
     weight.requires_grad_(False)
     optimizer = a.make(model.parameters())
-    before = values(model)
-    train(a, optimizer, model, 2)
+    before = checks.values(model)
+    checks.train(a, optimizer, model, 2)
     expect(torch.equal(weight, before[0]), "a frozen parameter moved")
-    expect(moved(values(model)[1:], before[1:]), "the others did not")
+    expect(checks.moved(checks.values(model)[1:], before[1:]), "the others did not")
     weight.requires_grad_(True)
-    train(a, optimizer, model, 2)
+    checks.train(a, optimizer, model, 2)
     expect(not torch.equal(weight, before[0]), "an unfrozen parameter did not move")
 
 
@@ -133,9 +115,9 @@ def tied(a: Adapter) -> None:
     x = X[:, :3]
     optimizer = a.make(model.parameters(), narrow=True)
     start = first.weight.detach().clone()
-    step_on(a, optimizer, lambda: model(x).square().mean())
+    checks.step_on(a, optimizer, lambda: model(x).square().mean())
     leaf = nn.Parameter(start.clone())
-    step_on(a, a.make([leaf], narrow=True), lambda: (x @ leaf.t() @ leaf.t()).square().mean())
+    checks.step_on(a, a.make([leaf], narrow=True), lambda: (x @ leaf.t() @ leaf.t()).square().mean())
     expect(first.weight is second.weight, "the tie is broken")
     expect(torch.allclose(first.weight, leaf, rtol=1e-4, atol=1e-5), "a tied weight is not trained as one")
     expect(not torch.equal(first.weight, start), "it did not move")
@@ -146,18 +128,18 @@ def added(a: Adapter) -> None:
     p, q = nn.Parameter(a.tensor(3)), nn.Parameter(a.tensor(2, seed=1))
     optimizer = a.make([p])
     for _ in range(2):
-        step_on(a, optimizer, lambda: half_squares([p]))
+        checks.step_on(a, optimizer, lambda: checks.half_squares([p]))
     optimizer.add_param_group({"params": [q], "lr": 0.1})
-    before = values([p, q])
+    before = checks.values([p, q])
     for _ in range(2):
 
         def loss(start: Tensor = before[1]) -> Tensor:
             expect(not (a.has_samples and torch.equal(q, start)), "the new parameter is not sampled")
-            return half_squares([p, q])
+            return checks.half_squares([p, q])
 
-        step_on(a, optimizer, loss)
-        expect(moved(values([p, q]), before), "a parameter was not trained")
-        before = values([p, q])
+        checks.step_on(a, optimizer, loss)
+        expect(checks.moved(checks.values([p, q]), before), "a parameter was not trained")
+        before = checks.values([p, q])
 
 
 @behaviour("shapes and strides", "scalar, empty, transposed, strided and channels-last tensors train and keep their layout")
@@ -174,19 +156,19 @@ def layouts(a: Adapter) -> None:
     expect(parameters[-2].stride() == wide[:, ::2].stride(), "the test lost its strides")
     strides = [p.stride() for p in parameters]
     optimizer = a.make(parameters, narrow=True)
-    before = values(parameters)
+    before = checks.values(parameters)
 
     def loss() -> Tensor:
         expect(parameters[-1].stride() == strides[-1], "the sample has other strides")
-        return half_squares(parameters)
+        return checks.half_squares(parameters)
 
-    step_on(a, optimizer, loss)
+    checks.step_on(a, optimizer, loss)
     expect([p.stride() for p in parameters] == strides, "strides have changed")
     # One step on ½p²: against the same numbers in plain order.
     plain = [nn.Parameter(t.clone(memory_format=torch.contiguous_format)) for t in before]
-    step_on(a, a.make(plain, narrow=True), lambda: half_squares(plain))
-    expect(moved(values(parameters), before), "not trained")
-    expect(close(values(parameters), values(plain), tolerance=1e-4), "the layout changes the step")
+    checks.step_on(a, a.make(plain, narrow=True), lambda: checks.half_squares(plain))
+    expect(checks.moved(checks.values(parameters), before), "not trained")
+    expect(checks.close(checks.values(parameters), checks.values(plain), tolerance=1e-4), "the layout changes the step")
 
 
 @behaviour("layout changed in mid-training", "model.to(memory_format=...) between steps loses nothing")
@@ -200,10 +182,10 @@ def layout_changed(a: Adapter) -> None:
             for step in range(4):
                 if change and step == 2:
                     layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-                step_on(a, optimizer, lambda: half_squares(layer.parameters()))
-        return values(layer)
+                checks.step_on(a, optimizer, lambda: checks.half_squares(layer.parameters()))
+        return checks.values(layer)
 
-    expect(close(run(True), run(False), tolerance=1e-4), "the change of layout changes the training")
+    expect(checks.close(run(True), run(False), tolerance=1e-4), "the change of layout changes the training")
 
 
 @behaviour("bfloat16 parameters", "steps below the rounding of the parameter add up")
@@ -213,7 +195,7 @@ def bfloat16(a: Adapter) -> None:
         p = nn.Parameter(torch.ones(3, dtype=dtype))
         optimizer = a.make([p], narrow=True, lr=1e-3)
         for _ in range(200):  # a step of 1e-3, where neighbours of 1 are 4e-3 below
-            step_on(a, optimizer, lambda p=p: p.sum())
+            checks.step_on(a, optimizer, lambda p=p: p.sum())
         expect(p.dtype == dtype, "the dtype has changed")
         results.append(p.detach().float())
     expect(bool((results[0] < 0.9).all()), "the test does not move its parameter")
@@ -223,19 +205,19 @@ def bfloat16(a: Adapter) -> None:
 @behaviour("autocast", "casts cached for one sample are not used for the next")
 def autocast(a: Adapter) -> None:
     a.require_samples()
-    model, optimizer = built(a)
+    model, optimizer = checks.built(a)
     with torch.autocast("cpu", torch.bfloat16):
         for _ in range(2):
             model(X)  # fills the cache
             optimizer.zero_grad()
             with a.block(optimizer):
-                sample = here(model)
-                loss_of(model).backward()
-            found = [gradient.clone() for gradient in gradients(model)]
+                sample = checks.here(model)
+                checks.loss_of(model).backward()
+            found = [gradient.clone() for gradient in checks.gradients(model)]
             optimizer.step()
             with torch.autocast("cpu", torch.bfloat16):
-                right = gradient_at(model, sample)
-            expect(close(found, right, tolerance=2**-7), "the gradient of another sample")
+                right = checks.gradient_at(model, sample)
+            expect(checks.close(found, right, tolerance=2**-7), "the gradient of another sample")
             expect(torch.equal(model(X), copy.deepcopy(model)(X)), "the network after a step has the casts of before")
 
 
@@ -257,10 +239,10 @@ def train_compiled(a: Adapter, backend: str) -> None:
                 loss.backward()
             optimizer.step()
         if a.ours:
-            optimizer.step(closure_for(optimizer, network))  # type: ignore[arg-type]
-        return values(model)
+            optimizer.step(checks.closure_for(optimizer, network))  # type: ignore[arg-type]
+        return checks.values(model)
 
-    expect(close(run(True), run(False), tolerance=1e-4), "a compiled model trains differently")
+    expect(checks.close(run(True), run(False), tolerance=1e-4), "a compiled model trains differently")
 
 
 @behaviour("torch.compile, aot_eager", "a compiled model trains as the plain one does", slow=True)
@@ -270,14 +252,14 @@ def compiled_eager(a: Adapter) -> None:
 
 @behaviour("empty parameter list", "is refused")
 def empty_list(a: Adapter) -> None:
-    refused(lambda: a.make([]), "empty")
+    checks.refused(lambda: a.make([]), "empty")
 
 
 @behaviour("complex parameters", "are trained right or refused by name")
 def complex_parameters(a: Adapter) -> None:
     z = nn.Parameter(torch.ones(3, dtype=torch.complex64))
     if a.has_samples:
-        refused(lambda: a.make([("z", z)] if a.ours else [z]), "complex", *(["z"] if a.ours else []))
+        checks.refused(lambda: a.make([("z", z)] if a.ours else [z]), "complex", *(["z"] if a.ours else []))
         return
     optimizer = a.make([z])
     z.abs().square().sum().backward()
@@ -290,7 +272,7 @@ def integer_parameters(a: Adapter) -> None:
     n = nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
     if not a.has_samples:
         raise NotApplicableError("it never writes a tensor without gradient")
-    refused(lambda: a.make([("n", n)] if a.ours else [n]), "int64", *(["n"] if a.ours else []))
+    checks.refused(lambda: a.make([("n", n)] if a.ours else [n]), "int64", *(["n"] if a.ours else []))
 
 
 @behaviour("sparse gradients", "are trained right or refused by name, before anything changes")
@@ -301,14 +283,14 @@ def sparse_gradients(a: Adapter) -> None:
     table.weight.data = a.tensor(5, 2)
     other = nn.Parameter(a.tensor(3))
     optimizer = a.make([other, table.weight], **({} if a.has_samples else {"momentum": 0.0}))
-    before = values([other, table.weight])
+    before = checks.values([other, table.weight])
     try:
         with a.block(optimizer):
             (table(torch.tensor([1])).sum() + other.sum()).backward()
         optimizer.step()
     except (ValueError, RuntimeError) as problem:
         expect("sparse" in str(problem) and len(str(problem)) < 300, f"the error does not name it: {str(problem)[:80]}")
-        expect(equal(values([other, table.weight]), before), "the refused step moved something")
+        expect(checks.equal(checks.values([other, table.weight]), before), "the refused step moved something")
         return
     expect(torch.equal(table.weight[0], before[1][0]) and not torch.equal(table.weight[1], before[1][1]), "trained wrongly")
 
@@ -318,7 +300,9 @@ def negative_parameters(a: Adapter) -> None:
     if not a.positive:
         raise NotApplicableError("it takes all numbers")
     for bad in (-1.0, 0.0, math.nan):
-        refused(lambda bad=bad: a.make([("w", nn.Parameter(torch.tensor([1.0, bad])))]), "w ", "positive", "sign constraint")
+        checks.refused(
+            lambda bad=bad: a.make([("w", nn.Parameter(torch.tensor([1.0, bad])))]), "w ", "positive", "sign constraint"
+        )
 
 
 @behaviour("bad settings", "are refused at construction, with the value and what was expected")
@@ -330,4 +314,4 @@ def bad_settings(a: Adapter) -> None:
         cases += [("max_step", 0.0), ("metric", "fisher"), ("base", 3)] if a.group_and_base else [("damping", -1.0)]
     for name, value in cases:
         p = nn.Parameter(a.tensor(3))
-        refused(lambda name=name, value=value, p=p: a.make([p], **{name: value}), str(value))
+        checks.refused(lambda name=name, value=value, p=p: a.make([p], **{name: value}), str(value))

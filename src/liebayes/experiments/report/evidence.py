@@ -232,7 +232,9 @@ def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None 
             )
         )
     if len({run.dataset.kind for run in found}) > 1:
-        raise SettingsError("a report is about runs of one task: classes, labels or numbers. Make one for each.")
+        raise SettingsError(
+            "all runs of a report must have one task: classes, labels or numbers. Make a report for each task."
+        )
     return found
 
 

@@ -77,7 +77,7 @@ def _rotated(dataset: data.Dataset) -> Tensor:
 def _inverted(dataset: data.Dataset) -> Tensor:
     images = dataset.test_images
     if images.dtype != torch.uint8:
-        raise SettingsError(f"--ood inverted needs images of 8 bits, but {dataset.name} has {images.dtype}.")
+        raise SettingsError(f"--ood inverted needs 8-bit images, but {dataset.name} has {images.dtype}.")
     return 255 - images
 
 
@@ -94,7 +94,7 @@ def _fitted(other: data.Dataset, dataset: data.Dataset) -> Tensor:
     images = other.test_images[:LIMIT]
     shape = dataset.image_shape
     if images.dtype != torch.uint8 or dataset.test_images.dtype != torch.uint8 or len(shape) != 3:
-        raise SettingsError(f"--ood {other.name} cannot be converted to {dataset.name}: both must be images of 8 bits.")
+        raise SettingsError(f"--ood {other.name} cannot be converted to {dataset.name}: both must have 8-bit images.")
     if tuple(images.shape[1:]) == shape:
         return images
     floating = images.float()

@@ -68,16 +68,20 @@ def reproduce(
     recipe = RECIPES["table1" if what == "figure-filters" else what]
     planned = plan(recipe, Selection(scale, settings, only, experiments, datasets, seeds, epochs, mc_samples))
     if what == "figure-filters":
-        from .filters import draw_filters
-
-        print(draw_filters(planned, runs, output, results, image, data_dir), end="")
-        return 0
+        return _draw_filters(planned, runs, output, results, image, data_dir)
     planned = finished_runs(planned, output) if collect else planned
     missing = execute(recipe, planned, output, results, data_dir, threads)
     print(write_tables(recipe, results), end="")
     if what == "curves":
         _curves(results, scale)
     return int(missing > 0)
+
+
+def _draw_filters(*arguments: Any) -> int:
+    from .filters import draw_filters
+
+    print(draw_filters(*arguments), end="")
+    return 0
 
 
 def _curves(results: Path, scale: Scale) -> None:

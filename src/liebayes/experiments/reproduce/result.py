@@ -66,7 +66,7 @@ def identity(run: Planned, settings: TrainSettings) -> Result:
 def measured(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path | None) -> Result:
     """The result of a finished run."""
     files = RunDirectory(directory)
-    environment, last, settings = files.read_json("environment.json"), files.metrics()[-1], files.settings()
+    environment, last, settings = files.read_json("environment.json"), files.finished_metrics()[-1], files.settings()
     posterior = load_posterior(files, build_network(settings, dataset))
     wall = files.read_json(WALL).get("seconds") if (directory / WALL).exists() else None
     found = {

@@ -1,7 +1,7 @@
-"""Signs that a run goes wrong, told once: steps mostly bounded, a loss that has risen a hundredfold, a sum as loss.
+"""Warnings about runs that go wrong, each given once: most steps bounded, a loss that has risen a hundredfold, a sum as loss.
 
-The loss need not be handed over: a hook on one parameter's gradient runs below the frame of `torch.autograd.backward`, whose
-argument is the loss. Where it finds no such frame, it says nothing.
+The loss does not have to be passed in: a hook on one parameter's gradient runs below the frame of `torch.autograd.backward`,
+whose argument is the loss. Without such a frame there is no warning.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Watch:
         if self._sum:
             self._tell(
                 "sum",
-                "The loss is a sum over the batch, but the rule takes the mean for it, so the data would count batch-size "
-                'times. Use .mean(), or reduction="mean". (Of a weighted mean, whose weights add up to 1, think nothing.)',
+                "The loss is a sum over the batch, but the rule needs the mean: the data would count batch-size "
+                'times. Use .mean(), or reduction="mean". (If it is a mean whose weights add up to 1, ignore this.)',
             )
 
     def _judge_loss(self, mean: float, groups: Sequence[Mapping[str, Any]]) -> None:
@@ -88,7 +88,7 @@ class Watch:
             self._tell(
                 "loss",
                 f"The loss has risen from {self._first:.3g} to {mean:.3g}, the mean of the last {WINDOW} steps: training "
-                f"diverges. Lower lr (now {_values(groups, 'lr')}); or is the start too wide: a base with a smaller scale? "
+                f"diverges. Lower lr (now {_values(groups, 'lr')}); or start narrower, on a base with a smaller scale. "
                 "Targets of regression should have a standard deviation near 1.",
             )
 
@@ -100,7 +100,8 @@ class Watch:
             self._tell(
                 "bounded",
                 f"max_step={_values(limited, 'max_step')} has bounded {min(share, 1):.0%} of all coordinates in the last "
-                f"{WINDOW} steps: the steps are its own, not those of the rule. Lower lr (now {_values(limited, 'lr')}); and "
+                f"{WINDOW} steps: the bound decides how far they go, not the rule. Lower lr (now {_values(limited, 'lr')}); "
+                "and "
                 "is the loss the mean over the batch?",
             )
 

@@ -1,9 +1,9 @@
-"""When a step of the kernel is sure to be finite: bounds of all that it writes, from bounds of all that it reads.
+"""Bounds that prove a step of the kernel finite before it is taken: of all it writes, from bounds of all it reads.
 
 A step is taken whole or not at all, and the kernel writes as it goes. The passes before it have seen every number that it
 reads but the momenta and second moments, whose bounds follow from step to step; so the triangle inequality, applied to the
 formulas of rule.h, gives bounds of the result at no cost. In training they are many orders of magnitude below the largest
-float32. Where they are not, the kernel tries the step first, and writes nothing (`native.TRY`).
+float32. Where they are not, the kernel tries the step first, and writes nothing (`TRY`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .. import native
+from . import CHUNK, Job
 
 LIMIT = 1e37
 """What is surely a finite float32, also after the rounding of some operations."""
@@ -53,7 +53,7 @@ def covector_at(sample: Sizes, gradient: float, prior: float, temperature: float
     return Covector((sample.theta + sample.point) * whole + temperature, max(sample.scale, 1.0) * whole)
 
 
-def after_step(job: native.Job, group: str, sample: Sizes, covector: Covector, memory: Memory) -> Memory | None:
+def after_step(job: Job, group: str, sample: Sizes, covector: Covector, memory: Memory) -> Memory | None:
     """The memory after a step, if the step is sure to be finite. `group`: "additive", "multiplicative" or "affine"."""
     U, V = covector
     M_scale = (job.beta_scale * memory.momentum_scale + job.rest_scale * U) * 1.00001  # rounded up
@@ -80,12 +80,12 @@ def after_step(job: native.Job, group: str, sample: Sizes, covector: Covector, m
 
 
 def after_gauss_newton(
-    job: native.Job, sample: Sizes, covector: Covector, memory: Memory, limit: float, curvature: float, spread: float
+    job: Job, sample: Sizes, covector: Covector, memory: Memory, limit: float, curvature: float, spread: float
 ) -> Memory | None:
     """The same for the Gauss–Newton rule; the `limit` of steps, `curvature` and `spread` are the largest of all tensors."""
     square, gradient = covector
     M = (job.beta_shift * memory.momentum_shift + job.rest_shift * gradient) * 1.00001
-    traces = native.CHUNK * max(square / job.seen, (sample.theta + sample.point) * gradient)
+    traces = CHUNK * max(square / job.seen, (sample.theta + sample.point) * gradient)
     widths = curvature * square + spread * sample.scale**2
     fine = within(M, curvature, traces, widths, sample.point + limit)
     return Memory(momentum_shift=M) if fine else None

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..groups import DiagonalAffine
-from ..posterior import Posterior
-from ..posterior.combining import precision_and_mean
 from ..rule import Family
+from .combining import precision_and_mean
+from .posterior import Posterior
 
 
 class Gaussian(NamedTuple):
@@ -32,11 +32,13 @@ class PosteriorPrior:
 
     def __init__(self, posterior: Posterior, parameters: list[tuple[str, Tensor]]) -> None:
         if posterior.kept:
-            raise ValueError("A pruned posterior is no prior: pruned weights have no density. Give the one before pruning.")
+            raise ValueError(
+                "A pruned posterior cannot be a prior: pruned weights have no density. Pass the posterior from before pruning."
+            )
         if posterior.temperature == 0:
             raise ValueError(
                 "prior must be a posterior whose widths were learned from data, but this one was trained at temperature 0, "
-                "where the data have no say in them. Train with AffineBLR."
+                "where widths do not depend on the data. Train with AffineBLR."
             )
         own = {id(p): name for name, p in posterior.model.named_parameters()}
         self.posterior: Posterior = posterior
@@ -53,7 +55,7 @@ class PosteriorPrior:
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Other priors are functions of one tensor; this one knows which."""
-        raise TypeError("A posterior as prior is asked by `gradient`.")
+        raise TypeError("A posterior as prior needs to know the parameter: call `gradient`.")
 
     def gradient(self, p: Tensor, theta: Tensor) -> Tensor:
         """∇R(θ) for a parameter."""
