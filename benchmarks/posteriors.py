@@ -97,16 +97,14 @@ def judged(ours: dict[str, Any], best: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def stored_runs() -> dict[str, dict[str, Any]]:
-    """Ours as stored, and at each fresh seed of which every posterior has been run, all in one form."""
+    """Ours as stored, and at each fresh seed, all in one form."""
     runs = {"stored": read("ours")["models"]}
-    by_seed: dict[str, dict[str, Any]] = {}
-    for (name, methods), seed in itertools.product(read("fresh").get("models", {}).items(), map(str, FRESH)):
-        rows = {
-            method: {kind: [row[seed]] for kind, row in kinds.items() if seed in row} for method, kinds in methods.items()
-        }
-        if all(len(kinds) == len(KINDS) for kinds in rows.values()):
-            by_seed.setdefault(seed, {})[name] = rows
-    return runs | {f"seed {seed}": models for seed, models in by_seed.items() if len(models) == len(MODELS)}
+    for name, methods in read("fresh").get("models", {}).items():
+        for method, kinds in methods.items():
+            for kind, by_seed in kinds.items():
+                for seed, row in by_seed.items():
+                    runs.setdefault(f"seed {seed}", {}).setdefault(name, {}).setdefault(method, {})[kind] = [row]
+    return runs
 
 
 def judge() -> None:
