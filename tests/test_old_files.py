@@ -67,7 +67,7 @@ def test_a_posterior_is_what_it_was() -> None:
     """Means and widths are stored numbers; predictions are means over 4 draws, whose noise may be another one now."""
     values = stored("posterior-0.1.0-values.pt")
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.warns(UserWarning, match=r"posterior-0\.1\.0.* is of version 0\.1\.0.* no checksum.* Save it again"):
+    with pytest.warns(UserWarning, match=r"posterior-0\.1\.0.* was written by version 0\.1\.0.* no checksum.* Save it again"):
         posterior = lb.Posterior.load(FIXTURES / "posterior-0.1.0.safetensors", model)
     for found, expected in ((posterior.mean(), values["mean"]), (posterior.std(), values["std"])):
         assert found.keys() >= expected.keys()

@@ -24,7 +24,7 @@ FORGOTTEN = 24 * 3600
 
 @contextlib.contextmanager
 def atomic_write(path: Path, *, alone: bool = False) -> Iterator[Path]:
-    """A place beside ``path`` to write to, moved to ``path`` when the block ends, and removed if it fails.
+    """A place beside ``path`` to write to, moved to ``path`` when the block ends,, which is removed if the block fails.
 
     So whatever happens while writing, ``path`` is what it was, or new and complete.
 
@@ -73,7 +73,7 @@ def _remove_orphans(path: Path) -> None:
 
 @functools.cache
 def _where() -> str:
-    """This boot of this machine, and its space of process numbers: containers have their own."""
+    """This boot of this machine and its process namespace: containers have their own."""
     marks = []
     with contextlib.suppress(OSError):
         marks = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
@@ -82,7 +82,7 @@ def _where() -> str:
 
 
 def _start(process: int) -> int:
-    """When a process started, in ticks since boot; 0 if it does not run."""
+    """When a process started, in ticks since boot; 0 if it is not running."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -32,7 +32,7 @@ if dist.is_available():
 
 
 def world_size(process_group: Any = None) -> int:
-    """The number of processes; 1 where torch.distributed does not run."""
+    """The number of processes; 1 if torch.distributed is not running."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     count = dist.get_world_size(process_group)
@@ -90,7 +90,7 @@ def equal_on_all_ranks(value: float, device: torch.device, process_group: Any) -
 
 
 def is_sharded(t: object) -> bool:
-    """Whether a tensor is a DTensor. Asks only where torch's module for them is loaded; loading it takes a second."""
+    """Whether a tensor is a DTensor. Looks only if torch's module for them is loaded; loading it takes a second."""
     if type(t) is Parameter:
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -154,7 +154,7 @@ def all_sharded(parameters: Sequence[Tensor]) -> bool:
 
 @contextmanager
 def contents_exchanged(parameters: Sequence[Tensor], samples: Sequence[Tensor]) -> Iterator[None]:
-    """Shards hold a sample inside. FSDP gathers weights from storage of its own, so contents are exchanged, not storages."""
+    """A block in which shards hold a sample. FSDP gathers weights from its own storage, so contents are exchanged."""
     pairs = [(local(p.detach()), local(sample)) for p, sample in zip(parameters, samples, strict=True)]
 
     @torch.no_grad()
@@ -173,7 +173,7 @@ def contents_exchanged(parameters: Sequence[Tensor], samples: Sequence[Tensor]) 
 
 
 def forget_gathered_weights() -> None:
-    """Makes FSDP gather its weights anew, because shards have changed.
+    """Makes FSDP gather its weights again, because shards have changed.
 
     It keeps those of a root module after a forward pass until a backward pass has run. From a parameter there is no way to
     its module, so this goes through torch's register of all of them; gathering once more harms none.

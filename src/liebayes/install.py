@@ -127,7 +127,7 @@ class Exchange(Turn):
 
 
 def _end_blocks_of_other_threads() -> None:
-    """In a forked process, which has this thread only: the tensors in blocks of the others get back what they held."""
+    """In a forked process, which has only this thread: tensors in other threads' blocks get back what they held."""
     global _lock, _turn
     _lock = threading.Lock()  # another thread may have held it
     _turn = threading.Condition(_lock)
@@ -146,7 +146,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Alias:
-    """A saved parameter as it was in a block."""
+    """A saved parameter with the value it had in a block."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -154,7 +154,7 @@ class Alias:
         self.tensor: Tensor = tensor.detach()
 
     def value(self) -> Tensor:
-        """What backward gets."""
+        """The value that backward gets."""
         return self.tensor
 
 

@@ -27,42 +27,42 @@ class TrainingWarning(UserWarning):
 
 
 class Watch:
-    """What an optimizer has told its user, and what it needs to know for that."""
+    """The warnings that an optimizer has given, and the losses and counts they rest on."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._given: set[str] = set()
         self._first: float | None = None
         self._losses: list[float | Tensor] = []
         self._looks = 0
         self._bounded: int | None = None
         self._hook: Any = None
-        self._heard: Tensor | None = None
-        self._sum = False
+        self._loss: Tensor | None = None
+        self._is_sum = False
 
-    def listen(self, parameters: Sequence[Tensor]) -> None:
+    def await_loss(self, parameters: Sequence[Tensor]) -> None:
         """Looks at the next loss that a backward pass starts from; the last parameter is nearest to it."""
         self._stop()
         if parameters and self._looks * WINDOW < LOSSES:
             shapes = {tuple(p.shape) for p in parameters}
-            self._hook = parameters[-1].register_hook(lambda _: self._hear(shapes))
+            self._hook = parameters[-1].register_hook(lambda _: self._keep_loss(shapes))
 
     def _stop(self) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
-    def _hear(self, shapes: set[tuple[int, ...]]) -> None:
+    def _keep_loss(self, shapes: set[tuple[int, ...]]) -> None:
         loss = _differentiated()
         if loss is not None and loss.numel() == 1:
-            self._heard = loss.detach()
-            self._sum = self._sum or (self._first is None and is_sum(loss.grad_fn, shapes))
+            self._loss = loss.detach()
+            self._is_sum = self._is_sum or (self._first is None and is_sum(loss.grad_fn, shapes))
 
     def see_step(self, groups: Sequence[Mapping[str, Any]], bounded: int | Tensor, loss: Any) -> None:
         """Looks at the steps since the last look, when there are enough of them."""
         self._stop()
         if not (isinstance(loss, (int, float)) or (isinstance(loss, Tensor) and loss.numel() == 1)):
-            loss = self._heard
-        self._heard = None
+            loss = self._loss
+        self._loss = None
         self._losses.append(loss.detach() if isinstance(loss, Tensor) else 0.0 if loss is None else loss)
         if self._first is None and loss is not None:
             self._first = float(self._losses[-1])
@@ -76,8 +76,8 @@ class Watch:
         self._judge_bounds(self._bounded - before, groups)
 
     def _judge_sum(self) -> None:
-        if self._sum:
-            self._tell(
+        if self._is_sum:
+            self._warn(
                 "sum",
                 "The loss is a sum over the batch, but the rule needs the mean: the data would count batch-size "
                 'times. Use .mean(), or reduction="mean". (If it is a mean whose weights add up to 1, ignore this.)',
@@ -85,7 +85,7 @@ class Watch:
 
     def _judge_loss(self, mean: float, groups: Sequence[Mapping[str, Any]]) -> None:
         if self._first is not None and self._first > 0 and mean > 100 * self._first and self._looks * WINDOW <= LOSSES:
-            self._tell(
+            self._warn(
                 "loss",
                 f"The loss has risen from {self._first:.3g} to {mean:.3g}, the mean of the last {WINDOW} steps: training "
                 f"diverges. Lower lr (now {_values(groups, 'lr')}); or start narrower, on a base with a smaller scale. "
@@ -97,7 +97,7 @@ class Watch:
         limited = [settings for settings in groups if settings["max_step"] is not None and settings["group"].elementwise]
         share = bounded / max(WINDOW * sum(p.numel() for settings in limited for p in settings["params"]), 1)
         if limited and share > 0.5:
-            self._tell(
+            self._warn(
                 "bounded",
                 f"max_step={_values(limited, 'max_step')} has bounded {min(share, 1):.0%} of all coordinates in the last "
                 f"{WINDOW} steps: the bound decides how far they go, not the rule. Lower lr (now {_values(limited, 'lr')}); "
@@ -105,9 +105,9 @@ class Watch:
                 "is the loss the mean over the batch?",
             )
 
-    def _tell(self, what: str, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _warn(self, what: str, text: str) -> None:
+        if what not in self._given:
+            self._given.add(what)
             warnings.warn(text, TrainingWarning, stacklevel=6)  # the line that calls step()
 
 

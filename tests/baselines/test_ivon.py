@@ -11,6 +11,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from oracle_steps import Newton
+from support.tolerances import roundings
 from torch import Tensor, nn
 
 from liebayes.baselines import IVON, ivon_opt
@@ -79,10 +80,10 @@ def test_equals_ivon_opt_where_both_are_defined() -> None:
         with theirs.sampled_params(train=True):
             loss_of(other).backward()
         theirs.step()
-        torch.testing.assert_close(p.detach(), other.detach(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(p.detach(), other.detach(), **roundings(256, torch.float64))
     (family,) = ours.families().values()
     group = theirs.param_groups[0]
-    torch.testing.assert_close(family.variance, 1 / (50 * (group["hess"] + 2 / 50)), rtol=1e-9, atol=0)
+    torch.testing.assert_close(family.variance, 1 / (50 * (group["hess"] + 2 / 50)), **roundings(256, torch.float64, size=0))
 
 
 def test_posterior_of_the_ivon_opt_wrapper() -> None:

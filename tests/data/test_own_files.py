@@ -66,7 +66,7 @@ def test_a_table_of_test_rows(houses: Path, tmp_path: Path) -> None:
     assert (len(found.train_labels), len(found.test_labels)) == (60, 10)
     assert not bool(found.test_images[:, 3:].any()), "a city that training never saw"
     frame[:10].assign(city="Rome").to_csv(tmp_path / "test.csv", index=False)
-    with pytest.raises(DataError, match="has a class that training rows have not: 'Rome'"):
+    with pytest.raises(DataError, match="has a class that no training row has: 'Rome'"):
         from_path(houses, target=["city"], test=tmp_path / "test.csv")
 
 

@@ -50,7 +50,7 @@ def test_a_process_outside_of_its_group_is_refused(ranks: Ranks):
     member, other = ranks["not a member"]
     assert isinstance(member, dict)
     assert isinstance(other, ValueError)
-    assert "process_group does not have this process in it" in str(other)
+    assert "This process is not a member of process_group" in str(other)
 
 
 @pytest.mark.parametrize("mc_samples", [1, 2])

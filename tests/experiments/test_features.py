@@ -21,7 +21,7 @@ def test_localisation_against_a_loop() -> None:
         torch.testing.assert_close(localisation(maps, window), torch.tensor(best, dtype=torch.float64) / maps.sum((1, 2)))
     with pytest.raises(ValueError, match="from 1 to 7"):
         localisation(maps, 8)
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="non-negative"):
         localisation(-maps, 2)
 
 

@@ -421,7 +421,7 @@ def test_a_second_process_is_refused(stopped: Path) -> None:
     assert process.returncode == 0
 
 
-def test_another_environment_is_told(stopped: Path, unbroken: Path) -> None:
+def test_another_environment_is_reported(stopped: Path, unbroken: Path) -> None:
     run = RunDirectory(stopped)
     run.write_json("environment.json", {**run.read_json("environment.json"), "torch": "1.0"})
     with pytest.warns(OtherEnvironmentWarning, match=r"is resumed with torch .* instead of 1\.0"):

@@ -1,4 +1,4 @@
-"""The commands that the pages show: those of the program run one after the other, the rest exist with their options."""
+"""The commands that the pages show: those of the program run in the order of their page, the others exist as written."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_many_runs_are_for_one_process(
     monkeypatch.setenv("WORLD_SIZE", "2")
     for words in (["reproduce", "table1"], ["sweep", str(tmp_path / "grid.json"), "--output", str(tmp_path / "out")]):
         assert main(words) == 2
-        assert f"liebayes {words[0]} is for one process" in capsys.readouterr().err
+        assert f"liebayes {words[0]} runs in one process" in capsys.readouterr().err
 
 
 def test_first_images() -> None:

@@ -55,7 +55,7 @@ def test_a_run_is_opened_by_text_too(runs: Path) -> None:
     assert open_run(str(runs / "sgd"))[2] == open_run(runs / "sgd")[2]
 
 
-def test_a_signal_in_the_last_evaluation_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_in_the_last_evaluation_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is whole by then; what would come after it must not begin."""
     module = sys.modules["liebayes.experiments.train"]
     original = module.evaluate
@@ -71,7 +71,7 @@ def test_a_signal_in_the_last_evaluation_is_heard(tmp_path: Path, monkeypatch: p
     assert RunDirectory(tmp_path / "run").finished(resolved(settings), of="the test")
 
 
-def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     def refuse(*_: object) -> None:
@@ -159,7 +159,7 @@ def test_every_sample_has_its_part_of_a_batch(tmp_path: Path, monkeypatch: pytes
     assert sizes == [32] * 4 * full + [last] * 4, "the last batch, a smaller one, is whole for every sample"
 
 
-def test_the_commit_of_another_repository_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_of_another_repository_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the package is installed inside somebody's project."""
     from liebayes.experiments import run_directory
 

@@ -129,7 +129,7 @@ def test_filter_response_norm_against_its_formula(positions: tuple[int, ...]) ->
                 assert result == pytest.approx(max(gamma * value / math.sqrt(nu2 + 0.01) + beta, tau), rel=1e-12)
 
 
-def test_thresholds_start_where_they_are_told() -> None:
+def test_thresholds_start_at_the_given_value() -> None:
     thresholds = [m.tau for m in resnet20(width=4, initial_threshold=-1.0).modules() if isinstance(m, FilterResponseNorm)]
     assert len(thresholds) == 19 + 2  # one for each convolution, two of them shortcuts
     assert all(tau.eq(-1).all() for tau in thresholds)

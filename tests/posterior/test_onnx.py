@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.posteriors import Net, X, posterior_of
+from support.tolerances import roundings
 from torch import Tensor, nn
 
 import liebayes as lb
@@ -44,7 +45,7 @@ def test_a_sample_is_exported_with_its_weights_and_buffers(make: type[nn.Module]
     torch.onnx.export(module, (X,), tmp_path / "sample.onnx", dynamo=dynamo)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     # Two float32 programs with sums in another order.
-    torch.testing.assert_close(computed_by(tmp_path / "sample.onnx", X), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(computed_by(tmp_path / "sample.onnx", X), expected, **roundings(64))
     assert (expected - posterior.module()(X)).abs().max() > 1e-3  # the sample, not the point: 100 times the tolerance
 
 
@@ -59,7 +60,7 @@ def test_what_a_file_would_have_wrong_is_refused(tmp_path: Path) -> None:
         torch.onnx.export(drawn, (X,), tmp_path / "traced.onnx", dynamo=False)
         expected = drawn(X).detach()
     assert not (tmp_path / "refused.onnx").exists()
-    torch.testing.assert_close(computed_by(tmp_path / "traced.onnx", X), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(computed_by(tmp_path / "traced.onnx", X), expected, **roundings(64))
 
 
 def _multiplicative(model: nn.Module) -> lb.Posterior:

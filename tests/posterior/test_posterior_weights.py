@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.posteriors import PAIRS, Net, X, Y, assert_same, positive, posterior_of, trained
 from support.problems import closure_for
+from support.tolerances import roundings
 from torch import Tensor, nn
 from torch.distributions import Independent, MultivariateNormal
 from torch.distributions import Laplace as TorchLaplace
@@ -109,9 +110,11 @@ def test_as_distribution_agrees_with_the_family(group: LieGroup[Any], base: Base
     for name, distribution in distributions.items():
         family = posterior.families[name]
         assert distribution.event_shape == family.event_shape
-        torch.testing.assert_close(distribution.log_prob(weights[name]), family.log_prob(weights[name]), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(
+            distribution.log_prob(weights[name]), family.log_prob(weights[name]), **roundings(64, torch.float64)
+        )
         if not isinstance(base, Cauchy):
-            torch.testing.assert_close(distribution.mean, family.mean, rtol=1e-6, atol=1e-8)
+            torch.testing.assert_close(distribution.mean, family.mean, **roundings(64, torch.float64))
         assert isinstance(distribution, (Independent, MultivariateNormal))
 
 

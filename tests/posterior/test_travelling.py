@@ -309,5 +309,5 @@ def test_what_cannot_be_counted_is_refused(times: Any) -> None:
         found.counted(times, prior=1.0)
     with pytest.raises(ValueError, match="prior must be the precision"):
         found.counted(2.0, prior=-1.0)
-    with pytest.raises(ValueError, match="before it is pruned"):
+    with pytest.raises(ValueError, match="that is not pruned"):
         found.pruned(0.5).counted(2.0, prior=1.0)

@@ -77,7 +77,7 @@ def test_the_tail_that_a_width_rests_on(own: float, target: float) -> None:
     torch.testing.assert_close(deviations - deviations[0], x - x[0])  # those of x
 
 
-def test_a_narrowing_posterior_is_followed_or_told() -> None:
+def test_a_narrowing_posterior_is_followed_or_reported() -> None:
     """x | v ~ N(0, e^−v) in eight dimensions and v ~ N(0, 1): sd 1 of v, exactly; the Gaussian is far too narrow in v."""
 
     def loss(t: dict[str, Tensor]) -> Tensor:
@@ -140,7 +140,7 @@ def test_diagnosis_of_a_fit() -> None:
     assert "log evidence -" in str(found)
 
 
-def test_a_bad_fit_is_told() -> None:
+def test_a_bad_fit_is_reported() -> None:
     """A mean-field fit of a narrow ridge: its tails are too short by a factor of ten."""
     precision = torch.tensor([[1.0, 0.995], [0.995, 1.0]], dtype=torch.float64)
     q = lb.fit(lambda t: 0.5 * t @ precision @ t, DiagonalAffine(), Normal(), torch.zeros(2, dtype=torch.float64))
@@ -153,7 +153,7 @@ def test_a_bad_fit_is_told() -> None:
         torch.testing.assert_close(found.stddev, sd, rtol=0.1, atol=0)
 
 
-def test_what_no_weights_repair_is_told() -> None:
+def test_what_no_weights_repair_is_reported() -> None:
     """In forty dimensions a family of half the width has none of the mass: k is far out, and there is nothing to match."""
     q = lb.Family(DiagonalAffine(), Normal(), DiagonalAffine().at(torch.zeros(40, dtype=torch.float64), 0.5))
     found = q.diagnose(lambda t: 0.5 * t.square().sum())

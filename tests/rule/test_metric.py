@@ -187,7 +187,7 @@ class HiddenRotations(Affine):
 def test_a_singular_gram_matrix_names_the_direction() -> None:
     group = HiddenRotations()
     e = group.identity(torch.zeros(2, dtype=torch.float64))
-    with pytest.raises(ValueError, match="singular: it does not see the direction") as error:
+    with pytest.raises(ValueError, match="singular: it vanishes in the direction") as error:
         Fisher().on(group, bases.Normal(), e)
     assert "MatrixShift" in str(error.value)
     form, closed = Fisher().on(group, bases.Gumbel(), e), Fisher().on(Affine(), bases.Gumbel(), e)

@@ -84,7 +84,7 @@ def same(a: Any, b: Any) -> bool:
 def test_states_that_are_missing_begin_anew_with_a_warning() -> None:
     saved = built("affine", steps=3)[1].state_dict()
     del saved["state"][0]
-    with pytest.warns(UserWarning, match="no state for some of the parameters .* begins anew"):
+    with pytest.warns(UserWarning, match="no state for some of the parameters .* starts again"):
         built("affine", steps=0)[1].load_state_dict(saved)
 
 

@@ -116,7 +116,7 @@ def test_integers_beyond_all_bounds_are_refused(name: str, number: int) -> None:
 def test_json_that_python_cannot_read_is_refused(text: str | bytes, tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(SettingsError, match="is not JSON that can be read"):
+    with pytest.raises(SettingsError, match="is not valid JSON"):
         read_json(path)
     with pytest.raises(RunError, match="is damaged"):
         RunDirectory(tmp_path).read_json("settings.json")
@@ -154,7 +154,7 @@ def test_forged_checkpoints_are_refused(kind: str, stopped: Path) -> None:
     tree = checkpoint.load(path)
     FORGERIES[kind](tree)
     checkpoint.save(tree, path)
-    with pytest.raises(RunError, match=r"checkpoint\.safetensors is no checkpoint of this run: .*Put a good copy there"):
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors is not a checkpoint of this run: .*Put a good copy there"):
         resume(stopped)
     path.write_bytes(good)
 

@@ -99,7 +99,7 @@ class GaussianBaseline(LieGroupBLR):
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, also in mid-training, with settings of their own or the defaults."""
+        """Adds parameters, also during training, with settings of their own or the defaults."""
         for name in sorted(_OF_OTHER_RULES & set(param_group)):
             raise ValueError(f"{type(self).__name__} does not take {name}, but got {param_group[name]!r}: leave it out.")
         super().add_param_group({**self._own_defaults, **param_group})
@@ -115,7 +115,7 @@ class GaussianBaseline(LieGroupBLR):
 
 
 def precision_floor(settings: Settings) -> float:
-    """δ/N + d: what a holds beside the curvature."""
+    """δ/N + d: the part of a that is not curvature."""
     return settings["prior"] / settings["data_size"] + settings["damping"]
 
 

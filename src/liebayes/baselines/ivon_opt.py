@@ -34,7 +34,7 @@ def ivon_opt(
     mc_samples: int = 1,
     seed: int = 0,
 ) -> Any:
-    """An `ivon.IVON` with `sampled()`, `step(closure)` and `posterior(model)` of ours; needs the package `ivon-opt`.
+    """An `ivon.IVON` with our `sampled()`, `step(closure)` and `posterior(model)`; needs the package `ivon-opt`.
 
     Backward belongs in the block of `sampled()`. It has the package's behaviours otherwise (`results/behaviours.md`).
 

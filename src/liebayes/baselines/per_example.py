@@ -42,7 +42,7 @@ ARITHMETIC: set[Callable[..., Any]] = {
 
 
 class PerExampleError(RuntimeError):
-    """A parameter is used in a way for which per-example gradients are not known."""
+    """A parameter is used in a way for which there are no per-example gradients."""
 
 
 class SquaredGradients(TorchFunctionMode):

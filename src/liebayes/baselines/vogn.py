@@ -84,7 +84,7 @@ class VOGN(GaussianBaseline):
         super().__init__(params, lr, data_size, momentum, scale_momentum, prior, mc_samples, **common)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, also in mid-training, with settings of their own or the defaults."""
+        """Adds parameters, also during training, with settings of their own or the defaults."""
         super().add_param_group(param_group)
         for name, p in named(self.param_groups[-1]):
             if is_sharded(p):

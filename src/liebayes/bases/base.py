@@ -68,7 +68,7 @@ class Base(ABC):
             ) from error
         return stein_kernel(self.log_prob, mean, self.support, x)
 
-    # Moments. A base without one says so where it is asked for.
+    # Moments. A base without one raises an error that says so.
 
     @property
     def mean(self) -> float:
@@ -124,12 +124,12 @@ class Base(ABC):
         return self._once("Fisher information between shifts and scalings", compute)
 
     def __repr__(self) -> str:
-        """The type and its public attributes: the text by which files know a base."""
+        """The type and its public attributes: the text that names the base in files."""
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items() if not k.startswith('_'))})"
 
     @property
     def _notes(self) -> dict[str, Any]:
-        """What quadrature has found; vars() takes it for frozen dataclasses too."""
+        """Results of quadrature, kept in vars() so that frozen dataclasses can have them too."""
         return vars(self).setdefault("_found", {})
 
     def _once(self, what: str, compute: Callable[[], float]) -> float:
@@ -226,7 +226,7 @@ def is_positive(value: Any) -> bool:
 
 
 def require_factor(base: object, value: Any, name: str = "factor") -> None:
-    """Refuses what is no positive number."""
+    """Refuses anything but a positive number."""
     if not is_positive(value):
         raise ValueError(f"{type(base).__name__} needs a positive, finite {name}, but got {value!r}.")
 

@@ -24,7 +24,7 @@ L = TypeVar("L", bound="ScaledLaw")
 
 
 class Draw(NamedTuple):
-    """What `sample` is asked for."""
+    """The arguments of `sample`."""
 
     shape: tuple[int, ...]
     generator: torch.Generator | None
@@ -64,7 +64,7 @@ class Law(Base):
 
 
 class Constants(NamedTuple):
-    """Numbers of a standard law. A text in place of one says why there is none; None leaves it to quadrature."""
+    """Constants of a standard law. A text in place of one says why it does not exist; None leaves it to quadrature."""
 
     entropy: float
     variance: float | str

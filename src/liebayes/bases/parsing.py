@@ -17,7 +17,7 @@ _CALL = re.compile(r"(?P<name>\w+)\s*(?:\((?P<arguments>[^()]*)\))?")
 
 
 def parse(text: str) -> Base:
-    """The base a text names. Arguments are numbers, by position or by name; nothing is evaluated.
+    """The base that a text names. Arguments are numbers, by position or by name; nothing is evaluated.
 
     >>> parse("laplace(0.005)")
     Laplace(scale=0.005)

@@ -107,7 +107,7 @@ def draw(
 
 
 def supports(base: Base) -> bool:
-    """Whether the stream knows a base. A class derived from one of these may draw otherwise, so it does not count."""
+    """Whether the stream has a base. A derived class may draw in another way, so it does not count."""
     return type(base) in _LAWS
 
 

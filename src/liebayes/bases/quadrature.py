@@ -20,7 +20,7 @@ _COARSEST, _FINEST = 2.0**-7, 2.0**-15
 
 
 def resolving_step(density: Callable[[Tensor], Tensor], support: Support) -> float | None:
-    """The step at which the integral of a density stays as it is and is near 1; none for a peak too narrow for its place."""
+    """The step at which the integral of a density is stable and near 1; None for a peak too narrow for where it lies."""
     step = _COARSEST
     mass = integrate(density, support, step)
     while step > _FINEST:
@@ -52,7 +52,7 @@ def integrate(f: Callable[[Tensor], Tensor], support: Support, step: float = _CO
 
 
 def stein_kernel(log_prob: Callable[[Tensor], Tensor], mean: float, support: Support, x: Tensor) -> Tensor:
-    """κ(x) = q(x)⁻¹ ∫ₓ^∞ (t − mean)·q(t) dt for every entry of x; 0 where the density is.
+    """κ(x) = q(x)⁻¹ ∫ₓ^∞ (t − mean)·q(t) dt for every entry of x; 0 where the density is 0.
 
     The integral runs from x away from the mean, over a tail that is all of one sign: ∫ (t − mean)·q = 0 over the support, so
     either tail will do, and the farther one would cancel. Densities enter as ratios to q(x), which do not underflow.
@@ -68,7 +68,7 @@ def stein_kernel(log_prob: Callable[[Tensor], Tensor], mean: float, support: Sup
 
 
 def _tail_moment(log_prob: Callable[[Tensor], Tensor], mean: float, edge: float, outward: float, x: Tensor) -> Tensor:
-    """∫ |t − mean|·q(t)/q(x) dt from x to the edge, with steps halved until ten digits stay as they are."""
+    """∫ |t − mean|·q(t)/q(x) dt from x to the edge, with steps halved until ten digits are stable."""
     here = log_prob(x).unsqueeze(-1)
     reach = (edge - x).abs().unsqueeze(-1) if math.isfinite(edge) else torch.ones_like(here)
     total: Tensor | None = None

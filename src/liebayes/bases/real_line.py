@@ -78,7 +78,7 @@ class Laplace(ScaledLaw):
 
 @dataclass(frozen=True)
 class Uniform(ScaledLaw):
-    """Uniform on [−half_width, half_width]. Its edges give it no Fisher metric: take Absorbed() or Adaptive()."""
+    """Uniform on [−half_width, half_width]. Its edges leave it without a Fisher metric: use Absorbed() or Adaptive()."""
 
     half_width: float = 1.0
 

@@ -83,7 +83,7 @@ class Dataset:
             raise ValueError(f"{self.name}: augmentation needs images of shape (N, C, H, W)")
 
     def _require_targets(self, split: Split, labels: Tensor, inputs: int) -> None:
-        """Refuses yes-or-no labels and values of other shapes than one for each name."""
+        """Refuses yes-or-no labels and values unless there is one for each name."""
         shapes = [(inputs, len(self.class_names))] + [(inputs,)] * (self.kind == "regression" and len(self.class_names) == 1)
         if tuple(labels.shape) not in shapes or labels.dtype != self.train_labels.dtype:
             raise ValueError(

@@ -19,7 +19,7 @@ _INPUTS, _TARGETS = ("x", "images", "inputs", "data"), ("y", "labels", "targets"
 
 
 def is_path(name: str) -> bool:
-    """Whether text names a file or folder of the user's own, and not a data set of the library.
+    """Whether text names a file or folder of the user, not a data set of the library.
 
     >>> is_path("digits"), is_path("houses.csv"), is_path("./pets")
     (False, True, True)
@@ -67,7 +67,7 @@ def from_path(
 
 
 def as_task(dataset: Dataset, task: Task | None) -> Dataset:
-    """The data set for a task, if its labels are fit for it. The numbers of classes can be regressed on."""
+    """The data set for a task, if its labels suit it. Class numbers can also be regression targets."""
     if task is None or task == dataset.kind or (task == "binary" and dataset.kind == "classification"):
         if task == "binary" and dataset.num_classes != 2:
             raise DataError(f"--task binary needs two classes, but {dataset.name} has {dataset.num_classes}.")

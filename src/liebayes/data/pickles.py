@@ -31,7 +31,7 @@ class _DType:
 
 
 class _Array:
-    """Stands in for numpy.ndarray: keeps what the pickle says of it."""
+    """Stands in for numpy.ndarray: keeps what the pickle says about it."""
 
     shape: object = None
     dtype: object = None

@@ -107,7 +107,7 @@ def _files(path: Path, names: list[str]) -> tuple[list[Path], list[int]]:
 
 
 def _common(files: list[Path], image_size: int | None) -> tuple[tuple[int, int], int]:
-    """The one size of images, or the one asked for, and whether they are grey (1) or have colours (3)."""
+    """The common size of the images, or the requested one, and their channels: grey (1) or colour (3)."""
     seen: dict[tuple[int, int], Path] = {}
     counts: Counter[tuple[int, int]] = Counter()
     grey = True

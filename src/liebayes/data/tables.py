@@ -57,7 +57,7 @@ class TableEncoding:
         return tuple(found)
 
     def encode(self, frame: Any, path: Path | str) -> Tensor:
-        """The inputs of a table: (rows, inputs), float32. Values that training never saw are 0 in all columns of theirs."""
+        """The inputs of a table: (rows, inputs), float32. A category that training never saw is 0 in all of its columns."""
         import pandas
 
         parts: list[Any] = []
@@ -225,7 +225,7 @@ def _targets(
     found = list(names) if names else _sorted(set(text))
     unknown = set(text) - set(found)
     if unknown:
-        raise DataFileError(path, f"the target {targets[0]!r} has a class that no training row has:  {min(unknown)!r}")
+        raise DataFileError(path, f"the target {targets[0]!r} has a class that no training row has: {min(unknown)!r}")
     return torch.tensor([found.index(value) for value in text]), found
 
 
@@ -238,7 +238,7 @@ def _stacked(columns: Sequence[Any]) -> Tensor:
 
 
 def _text(values: Any) -> Any:
-    """The values as text; whole numbers are written without a point, and what is missing as nothing."""
+    """The values as text: whole numbers without a decimal point, missing values as an empty text."""
     import pandas
 
     if pandas.api.types.is_float_dtype(values.dtype) and bool((values.dropna() == values.dropna().round()).all()):
@@ -247,7 +247,7 @@ def _text(values: Any) -> Any:
 
 
 def _sorted(values: set[str]) -> list[str]:
-    """In order, numbers by their size."""
+    """Sorted, numbers by their size."""
     try:
         return sorted(values, key=float)
     except ValueError:

@@ -45,7 +45,7 @@ class Argument:
         return _METAVARS.get(self.type, "")
 
     def convert(self, text: str) -> Any:
-        """The value that a word stands for."""
+        """The value that a word of the command line stands for."""
         if get_origin(self.type) is Literal and text in get_args(self.type):
             return text
         if self.type in _METAVARS:
@@ -104,7 +104,7 @@ def parse(arguments: Sequence[Argument], words: Sequence[str], *, prog: str, des
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with words left unconverted, and errors as exceptions. None stands for what was not given."""
+    """argparse, with words left unconverted, and errors as exceptions. None stands for an argument that was not given."""
 
     def __init__(self, prog: str, description: str, arguments: Sequence[Argument]) -> None:
         width = min(shutil.get_terminal_size().columns, 100)
@@ -136,7 +136,7 @@ def summary_of(target: Callable[..., Any]) -> str:
 
 
 def _documentation(target: Callable[..., Any]) -> dict[str, str]:
-    """What is said about each argument: under `Args:` of a function, in the string below each field of a dataclass."""
+    """The documentation of each argument: under `Args:` of a function, in the string below each field of a dataclass."""
     if isinstance(target, type) and dataclasses.is_dataclass(target):
         (body,) = ast.parse(inspect.getsource(target)).body
         assert isinstance(body, ast.ClassDef)

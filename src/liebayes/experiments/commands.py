@@ -128,7 +128,7 @@ def predict(
     output: Path | None = None,
     data_dir: Path | None = None,
 ) -> None:
-    """Predict with a trained run: classes of images, or what the rows of a table are to be predicted for.
+    """Predict with a trained run: classes of images, or the targets of a table's rows.
 
     Prints one JSON line per input. Classes: class, confidence, entropy, mutual information and all probabilities. Numbers:
     mean, standard deviation, an interval that should hold 90 %, and what of the deviation is noise or due to the weights.
@@ -289,7 +289,7 @@ def info() -> None:
 
 
 def _runs_among(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The paths without files, and without folders whose runs are further down: `runs/*` also names those of `reproduce`."""
+    """The paths that are runs, without files and folders of runs: `runs/*` also names those of `reproduce`."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
     below = {path: next(path.glob("*/**/settings.json"), None) for path in paths if not (path / "settings.json").exists()}

@@ -58,7 +58,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _rows(path: Path, dataset: Dataset) -> Tensor:
-    """The rows of a table, encoded as the training rows were."""
+    """The rows of a table, encoded like the training rows."""
     if dataset.encoding is None:
         raise RunError(f"{path} is a table, but the network was trained on {dataset.name}, which is not a table.")
     return dataset.encoding.encode(read_table(path), path)

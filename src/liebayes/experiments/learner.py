@@ -96,7 +96,7 @@ def posterior_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> Posterio
 
 
 class Progress:
-    """How far a run is: what a checkpoint holds beside the model and the optimizer."""
+    """How far a run has come: what a checkpoint holds beside the model and the optimizer."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -109,7 +109,7 @@ class Progress:
         return dict(vars(self))
 
     def restore(self, content: dict[str, Any], epochs: int, batches: int) -> None:
-        """Takes over what a checkpoint holds, if a run of so many epochs and batches can be there."""
+        """Restores the progress from a checkpoint, if a run of so many epochs and batches can have it."""
         sizes = [content.get(name) for name in ("loss_sum", "seconds")]
         counts = [content.get(name) for name in ("epoch", "batch")]
         if not (

@@ -56,7 +56,7 @@ def load_posterior(directory: RunDirectory, model: nn.Module) -> Posterior:
         return Posterior.load(directory.posterior, model)
     except (ValueError, KeyError, OSError) as error:
         network = directory.settings().model or ""
-        if isinstance(error, OtherModelError) and ":" in network:  # code of the user's, which may have changed
+        if isinstance(error, OtherModelError) and ":" in network:  # the user's code, which may have changed
             raise RunError(f"--model {network} does not make the network that was trained: {error}") from error
         text = f"{directory.posterior} is damaged: {error} Remove it; train --resume writes it again."
         raise DamagedRunError(text) from error

@@ -27,7 +27,7 @@ _TENSORS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
 def data_of(settings: TrainSettings, run: Path, data_dir: Path | None = None) -> Dataset:
-    """The data that settings name, or those stored in a run directory."""
+    """The data that the settings name, or those stored in a run directory."""
     for_files = {name: getattr(settings, name) for name in ("target", "ignore", "test_data", "image_size")}
     if (run / STORED).exists():
         return stored_data(run / STORED)
@@ -52,7 +52,7 @@ def data_of(settings: TrainSettings, run: Path, data_dir: Path | None = None) ->
 
 
 def _found(path: Path, run: Path, data_dir: Path | None) -> Path:
-    """The user's own file: where it was in training, or in a folder it was moved to."""
+    """The user's file: where it was during training, or in the folder it was moved to."""
     places = [path] if data_dir is None else [data_dir / path.name, path]
     found = next((place for place in places if place.exists()), path)
     if (run / "settings.json").exists() and not found.exists():
@@ -86,7 +86,7 @@ def keep_data(dataset: Dataset, run: Path) -> None:
 
 
 def stored_data(path: Path) -> Dataset:
-    """The data that a run has stored. Augmentation is not: it is given again to go on training."""
+    """The data that a run has stored. Augmentation is not stored: to continue training, pass it again."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,4 +1,4 @@
-"""A network of the user's own: `--model package.module:function`."""
+"""The user's own network: `--model package.module:function`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .settings import SettingsError
 
 
 def own_network(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """What the function makes of the shape of an input and the number of outputs; modules are looked for here, too.
+    """The network that the function builds from an input's shape and the number of outputs; modules may be in this folder.
 
     The network is called once, with zeros for two inputs, and must give (2, outputs).
     """
@@ -25,7 +25,7 @@ def own_network(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
         module: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise SettingsError(f"{here}: {module_name} cannot be imported: {error}. Run the program where it can be.") from error
-    except Exception as error:  # code of the user's may raise anything
+    except Exception as error:  # the user's code may raise anything
         raise SettingsError(f"{here}: importing {module_name} raised {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove("")

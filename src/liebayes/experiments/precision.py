@@ -18,7 +18,7 @@ _FLAGS = ("avx512_bf16", "amx_bf16")
 
 
 def resolve_precision(asked: Precision) -> Precision:
-    """float32 or bfloat16 for what was asked on this machine. Refuses bfloat16 where it is emulated."""
+    """The requested precision on this machine, float32 or bfloat16. Refuses bfloat16 where it is emulated."""
     if asked == "auto":
         return "bfloat16" if computes_bfloat16() else "float32"
     if asked == "bfloat16" and not computes_bfloat16():
@@ -31,7 +31,7 @@ def resolve_precision(asked: Precision) -> Precision:
 
 @cache
 def computes_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 matrices itself, and torch knows: on others they are emulated."""
+    """Whether the processor multiplies bfloat16 matrices in hardware and torch knows it; elsewhere they are emulated."""
     flags = _flags_of_torch() | _flags_of_linux()
     return platform.machine().lower() in ("x86_64", "amd64") and not flags.isdisjoint(_FLAGS) and _torch_uses_them()
 
@@ -41,7 +41,7 @@ def _torch_uses_them() -> bool:
 
 
 def _flags_of_torch() -> set[str]:
-    """What torch says of the processor; versions before 2.12 say nothing."""
+    """What torch reports about the processor; versions before 2.12 report nothing."""
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     return {name for name in _FLAGS if capabilities.get(name)}
 

@@ -95,7 +95,7 @@ def team() -> Iterator[Team]:
 
 @contextmanager
 def interruptible(patience: float = 0.0) -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether Ctrl-C or SIGTERM has come, so that the step can finish. A second one ends at once.
+    """Yields a function that says whether Ctrl-C or SIGTERM has come, so that the step can end. A second one ends at once.
 
     torchrun forwards a Ctrl-C that its processes have already received, so a signal counts as a second one only after
     `patience` seconds.

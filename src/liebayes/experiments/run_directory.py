@@ -117,7 +117,7 @@ class RunDirectory:
             yield
 
     def _require_space(self, size: int) -> None:
-        """Refuses too small a disk: a run keeps two checkpoints and writes a third beside them."""
+        """Refuses a disk that is too small: a run keeps two checkpoints and writes a third beside them."""
         here = [file.stat().st_size for file in (self.checkpoint, checkpoint.previous(self.checkpoint)) if file.exists()]
         free, need = shutil.disk_usage(self.path).free, 3 * size - sum(here)
         if free < need:
@@ -223,7 +223,7 @@ def _require_figures(line: Mapping[str, Any]) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """What is needed to repeat a run."""
+    """What one needs to repeat a run."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -150,7 +150,7 @@ class _Session:
         return self.learner.task.loss(pytree.tree_map(Tensor.float, output), labels)
 
     def train_epoch(self) -> None:
-        """The steps of an epoch that are left."""
+        """The remaining steps of an epoch."""
         settings, progress, optimizer = self.settings, self.progress, self.learner.optimizer
         self.learner.model.train()
         for images, labels in self.learner.batches.epoch(progress.epoch, progress.batch):
@@ -179,7 +179,7 @@ class _Session:
                 self.stop_if_asked()
 
     def end_epoch(self) -> dict[str, Any]:
-        """Evaluates if it is time to, and returns the epoch's line of metrics.jsonl."""
+        """Evaluates if an evaluation is due, and returns the epoch's line of metrics.jsonl."""
         settings, progress, optimizer = self.settings, self.progress, self.learner.optimizer
         progress.epoch += 1
         line: dict[str, Any] = {

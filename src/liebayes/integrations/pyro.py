@@ -16,7 +16,7 @@ from .. import groups
 
 
 class Problem(TypedDict):
-    """The arguments of `fit` that say what the problem is."""
+    """The arguments of `fit` that state the problem."""
 
     loss: Callable[[dict[str, Tensor]], Tensor]
     start: dict[str, Tensor]

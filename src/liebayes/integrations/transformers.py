@@ -75,7 +75,7 @@ class PosteriorSampling(TrainerCallback or object):
             return self._training_step(model, inputs, *args, **kwargs)
 
     def _let_micro_batches_be_averaged(self, model: Any, inputs: Any) -> None:
-        """Makes the trainer divide the losses of models that pass over `num_items_in_batch`, as BERT does.
+        """Makes the trainer divide the losses of models that ignore `num_items_in_batch`, as BERT does.
 
         The trainer takes them for divided, and adds up what are means: a posterior would count the data several times.
         """
@@ -102,7 +102,7 @@ class PosteriorSampling(TrainerCallback or object):
 
 
 def posterior_of(trainer: Trainer) -> Posterior:
-    """The posterior that a trainer has reached: of an adapter, over its weights, with the frozen ones in the model."""
+    """The posterior that a trainer has reached; that of an adapter is over its weights, with the frozen ones in the model."""
     return _optimizer_of(trainer).posterior(trainer.model)  # pyright: ignore[reportArgumentType]
 
 

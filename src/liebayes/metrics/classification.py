@@ -151,7 +151,7 @@ def calibration_statistic(confidence: Tensor, correct: Tensor, bins: int) -> Sta
 
 
 def smallest_probability(probabilities: Tensor) -> float:
-    """What a probability of zero counts as: see `nll`."""
+    """The value that a probability of zero counts as: see `nll`."""
     double = as_tensor(probabilities).dtype == torch.float64
     return torch.finfo(torch.float64 if double else torch.float32).tiny
 

@@ -87,7 +87,7 @@ class QuantileCalibration(NamedTuple):
 def quantile_calibration(
     mean: Tensor, variance: Tensor, targets: Tensor, levels: Sequence[float] = LEVELS
 ) -> QuantileCalibration:
-    """Whether predicted quantiles hold what they promise: below the 10 % quantile should lie 10 % of the targets.
+    """Whether predicted quantiles are right: below the 10 % quantile should lie 10 % of the targets.
 
     >>> found = quantile_calibration(torch.zeros(2), torch.ones(2), torch.tensor([-1.0, 1.0]), levels=[0.1, 0.5])
     >>> found.observed, found.error

@@ -19,7 +19,7 @@ LIMIT = 1e37
 
 
 class Sizes(NamedTuple):
-    """Bounds of the magnitudes in a sample and in what it was drawn from; not numbers where they are not known."""
+    """Bounds of the magnitudes in a sample and in the element it was drawn from; NaN where they are not known."""
 
     theta: float = math.nan
     point: float = math.nan
@@ -34,7 +34,7 @@ class Covector(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bounds of the magnitudes of momenta and second moments; 0 for those that a rule does not have."""
+    """Bounds of the magnitudes of momenta and second moments; 0 for those a rule does not have."""
 
     momentum_scale: float = 0.0
     momentum_shift: float = 0.0

@@ -216,7 +216,7 @@ def _signs_of_inputs(layer: Layer, name: str, positions: int, excitatory_fractio
 
 
 def _positions(layers: list[Layer], channels: Mapping[str, int]) -> list[int]:
-    """At how many positions each layer reads a unit: more than one after flattening."""
+    """The number of positions at which each layer reads a unit: more than one after flattening."""
     result: list[int] = []
     before: int | None = None
     for layer in layers:

@@ -147,5 +147,5 @@ def _slot(model: nn.Module, name: str) -> tuple[int, str]:
 
 
 def way_out(name: str) -> str:
-    """What to do about a refused layer, if it is a part of the model."""
+    """What to do about a refused layer that is part of the model."""
     return f"Or leave it as it is, with exclude=[{name!r}]." if name else ""

@@ -23,7 +23,7 @@ def in_float32(value: Any) -> bool:
 
 
 def require_finite(**numbers: float) -> None:
-    """Refuses what is no number that float32 holds."""
+    """Refuses anything but a number that float32 holds."""
     for name, value in numbers.items():
         if not in_float32(value):
             raise ValueError(f"{name} must be a finite number, but got {value!r}.")

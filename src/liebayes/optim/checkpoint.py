@@ -27,8 +27,8 @@ def with_own_objects(
 ) -> list[dict[str, Any]]:
     """The checkpoint's parameter groups with the optimizer's own objects, which must be those it was written with.
 
-    Everything in the checkpoint is looked at, so that it is loaded as it was written or refused before anything has changed.
-    `options` are those that a group may have of its own.
+    Everything in the checkpoint is checked first, so that it is loaded as it was written or refused before anything has
+    changed. `options` are those that a group may have of its own.
     """
     _require_parts(state_dict)
     count = len(state_dict["param_groups"])
@@ -102,7 +102,7 @@ def _require_states(state_dict: Mapping[str, Any], groups: list[dict[str, Any]])
     if state_dict["liebayes"]["steps"] and len(trained) > sum(map(bool, state_dict["state"].values())):
         warnings.warn(
             "The checkpoint has no state for some of the parameters that are trained now. They were not trained when it was "
-            "written, or it is not whole: their posterior begins anew.",
+            "written, or it is incomplete: their posterior starts again.",
             stacklevel=4,
         )
 
@@ -119,7 +119,7 @@ def _is_sound(key: str, value: Any) -> bool:
 
 
 def own_precision(value: Any, p: Tensor) -> Any:
-    """A state as the checkpoint has it, on the parameter's device and cut as it is cut; torch would cast it to its dtype."""
+    """A checkpoint's state on the parameter's device and sharded like it; torch would cast it to the parameter's dtype."""
     if not isinstance(value, Tensor):
         return value
     value = value.detach().to(p.device, copy=True)

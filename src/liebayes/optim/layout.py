@@ -123,7 +123,7 @@ def layout_for(group: LieGroup[Any], base: Base, dtype: torch.dtype) -> Layout:
     """The layout of a group, by the blocks of its elements."""
     try:
         return _known_layout(group, base, dtype)
-    except TypeError:  # a base of the user's that cannot be hashed
+    except TypeError:  # a user's base that cannot be hashed
         return _make_layout(group, base, dtype)
 
 

@@ -5,7 +5,7 @@ draw what one process with two samples draws.
 
 There are three sources. `xoshiro` is the kernel's own and the fastest; `philox` is the reference, which the kernel and torch
 both have, to rounding; both give every parameter a stream of its own. `torch` is torch's generator, through which the
-parameters follow one another: it serves what the others do not, parameters that are not float32 and bases of the user's.
+parameters follow one another: it is used where the others cannot be, for parameters that are not float32 and for users' bases.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Noise:
         return philox.draw(base, count, **counter, device=p.device, start=start).view(size)
 
     def _generator(self, device: torch.device) -> torch.Generator:
-        """torch's generator of this draw; it goes on from parameter to parameter."""
+        """torch's generator of this draw, which continues from parameter to parameter."""
         if device not in self._generators:
             self._generators[device] = stream_generator(self.seed, self.step, self.stream, device)
         return self._generators[device]

@@ -97,7 +97,7 @@ class LieGroupBLR(SamplingOptimizer):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         known = inspect.signature(cls.__init__).parameters
         others = {name for name, parameter in known.items() if parameter.kind is parameter.VAR_KEYWORD}
-        if others <= {"common", "options"}:  # otherwise a subclass of the user's takes more
+        if others <= {"common", "options"}:  # otherwise a user's subclass takes more
             more = AffineOptions if "options" in others else Common if others else type(None)
             options = {*known, *getattr(more, "__annotations__", ())} - {"self", "params", *others}
             refuse_unknown(cls.__name__, kwargs.keys() - {"params"} - options, options)
@@ -181,7 +181,7 @@ class LieGroupBLR(SamplingOptimizer):
     """Options of parameter groups that a rule has beside those of this class."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, also in mid-training, with settings of their own or the defaults."""
+        """Adds parameters, also during training, with settings of their own or the defaults."""
         self._refuse_inside("Parameters cannot be added")
         refuse_model(param_group["params"])
         super().add_param_group(param_group)

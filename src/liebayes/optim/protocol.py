@@ -42,7 +42,7 @@ class Phase(Enum):
 
 
 class Progress:
-    """What has happened since the last step."""
+    """The state of the protocol since the last step."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
         self.phase: Phase = Phase.READY
@@ -146,7 +146,7 @@ def require_dense(groups: list[dict[str, Any]], gradients: Iterable[Tensor]) -> 
 def require_local_gradients(parameters: list[Tensor], groups: list[dict[str, Any]], process_group: Any) -> bool:
     """Refuses gradients that something has averaged over ranks: samples differ, so their gradients do.
 
-    Returns whether there was anything to tell by.
+    Returns whether there were gradients to judge by.
     """
     gradients = [p.grad.double().norm() for p in parameters if p.grad is not None]
     total = float(torch.stack(gradients).sum()) if gradients else 0.0

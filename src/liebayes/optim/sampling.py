@@ -117,7 +117,7 @@ class SamplingOptimizer(Optimizer):
         progress = self._progress
         before, progress.phase, self._buffers.in_use = progress.phase, Phase.SAMPLING, True
         try:
-            self._watch.listen([] if self._stores.sharded else progress.parameters)
+            self._watch.await_loss([] if self._stores.sharded else progress.parameters)
             keep = self._buffers.alias if late_backward else None
             with self._stores.installed(keep), self.rule.observing(progress.parameters, again=again):
                 yield
@@ -326,7 +326,7 @@ class SamplingOptimizer(Optimizer):
             require_dense(self.param_groups, found)
             averaging = ranks > 1 and not self._stores.sharded
             if found and (averaging or any(callable(settings["prior"]) for settings in self.param_groups)):
-                self._fold_gradients()  # a prior of the user's may fail: before anything is written
+                self._fold_gradients()  # a user's prior may fail, so this comes before anything is written
         self._stores.require_unmoved(progress.parameters)
         if not progress.folds:
             self._stores.gather()

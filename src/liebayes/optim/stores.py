@@ -1,7 +1,7 @@
 """All stores of an optimizer as one: built for the parameters as they are, and rebuilt when something has changed.
 
 A parameter group has a native store for what the kernel takes and one in torch for the rest. What must outlive a change in
-mid-step (buffers with a sample, sums of covectors) is handed on.
+the middle of a step (buffers with a sample, sums of covectors) is passed on.
 """
 
 from __future__ import annotations

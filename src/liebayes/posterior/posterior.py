@@ -266,7 +266,7 @@ class Posterior(Snapshot):
         groups: Iterable[LieGroup[Any]] = (),
         bases: Iterable[Base] = (),
     ) -> Posterior:
-        """Reads a posterior for a module of the same architecture. Groups and bases of the user's own are passed along.
+        """Reads a posterior for a module of the same architecture. Pass your own groups and bases along.
 
         Nothing in the file is executed. A file that is damaged, or does not fit the module, or was trained beside other frozen
         weights than the module has, is refused.

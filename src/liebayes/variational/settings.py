@@ -111,7 +111,7 @@ NUMBERS: dict[str, type[float] | type[int]] = {
 
 
 def _is_number(value: Any) -> bool:
-    """Numbers of Python, numpy and torch, as far as a float holds them; texts are none."""
+    """Numbers of Python, numpy and torch that a float can hold; texts are refused."""
     try:
         return isinstance(value, SupportsFloat) and float(value) is not None
     except (OverflowError, RuntimeError, TypeError, ValueError):

@@ -31,7 +31,7 @@ class Stopping:
         self._not_before = 0
         self._settled: tuple[int, float] | None = None
         """Since which step, and the schedule's factor there."""
-        self.noisy = False
+        self.noisy: bool = False
         """Nothing falls any more, and the steps that are left cannot average the noise."""
 
     def rate(self, step: int, scheduled: float) -> float:
@@ -73,7 +73,7 @@ class Stopping:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew: something has changed."""
+        """Starts again: something has changed."""
         self._objectives.clear()
 
     def quieter(self, by: float) -> None:

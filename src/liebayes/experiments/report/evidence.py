@@ -196,7 +196,7 @@ def _mean_and_entropy(family: Any) -> tuple[Tensor, Tensor]:
 
 
 def gather(paths: Sequence[Path], ood: str | None = None, data_dir: Path | None = None) -> list[Evidence]:
-    """Loads runs and predicts with them. Runs of one data set share it, and the out-of-distribution images."""
+    """Loads runs and predicts with them. Runs on one data set share it, and the out-of-distribution images."""
     if not paths:
         raise SettingsError("give at least one run directory, the --output of a `liebayes train`.")
     outsides: dict[str, tuple[data.Dataset, Outside]] = {}

@@ -23,7 +23,7 @@ HEAD, BELOW, GAP = 0.95, 0.12, 0.5  # inches
 
 @in_style
 def feature_figure(networks: Sequence[tuple[Tensor, Tensor, Sequence[str]]]) -> Figure:
-    """Networks side by side: a photograph with lines of text beside it, and the first features below."""
+    """Networks side by side: an image with lines of text beside it, and the first features below."""
     rows = max(-(-min(len(features), FEATURES) // COLUMNS) for _, features, _ in networks)
     tall = rows * WIDTH / COLUMNS
     figure = new_figure(HEAD + BELOW + tall, len(networks) * (WIDTH + GAP) - GAP)

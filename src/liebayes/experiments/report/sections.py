@@ -113,7 +113,7 @@ def title_and_lead(runs: Sequence[Evidence]) -> tuple[str, str]:
 
 
 def _leader(runs: Sequence[Evidence], name: str, word: str, form: str, sign: int) -> str:
-    """Who has the best figure, and whether that is beyond chance."""
+    """Which run has the best figure, and whether that is beyond chance."""
     best = max(sign * run.metrics[name] for run in runs)
     leaders = [run for run in runs if sign * run.metrics[name] == best]
     value = format(leaders[0].metrics[name], form).replace("%", " %")

@@ -90,7 +90,7 @@ def hurt(runs: Sequence[Evidence]) -> list[str]:
 
 
 def _narrower(run: Evidence) -> str:
-    """What makes the posterior of a rule narrower: the additive rule has no temperature, and others learn their widths."""
+    """What makes a rule's posterior narrower: the additive rule has no temperature, and others learn their widths."""
     return "give a --base of a smaller scale" if run.settings.rule == "additive" else "lower --temperature"
 
 

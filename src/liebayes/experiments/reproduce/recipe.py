@@ -50,7 +50,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a scale keeps of the protocol. None keeps the protocol's own number."""
+    """The part of the protocol that a scale keeps. None keeps the protocol's own number."""
 
     seeds: int
     epochs: int | None = None

@@ -66,7 +66,7 @@ def finished_runs(runs: Sequence[Planned], output: Path) -> list[Planned]:
 
 
 def _train(run: Planned, directory: Path, dataset: data.Dataset, data_dir: Path | None, threads: int | None) -> None:
-    """Trains a run, or what is left of it, and records how long that took."""
+    """Trains a run, or the rest of it, and records how long that took."""
     files, began = RunDirectory(directory), time.monotonic()
     started = (directory / "settings.json").exists()
     settings = dataclasses.replace(run.settings, output=directory, data_dir=data_dir, threads=threads, resume=started)

@@ -19,7 +19,7 @@ READINGS = (
     "The batch size, 200, is not in the paper; it is that of the published commands.",
     "The table gives SGD and the additive rule the same α = 0.1. SGD is run as torch.optim.SGD, whose momentum adds up "
     "(heavy ball); Alg. 1's averages, which at β = 0.8 makes its step a fifth. The published command for the additive rule "
-    "has α = 0.5, which is the heavy-ball step of 0.1; as a row of ours SGD has the averaged step too.",
+    "has α = 0.5, which is the heavy-ball step of 0.1; in our own row SGD has the averaged step too.",
     "In the authors' program SGD is the additive rule without noise, so that its momentum averages: if the table's α is meant "
     "for it, the paper's SGD takes a fifth of the step of SGD here.",
     "The step of the scales is α too in the paper; the published one is 0.05.",
