@@ -1,6 +1,6 @@
 """A full-rank posterior over 650 weights: softmax regression on the digits, prior N(0, 1), `fit` with its defaults.
 
-    python benchmarks/full_rank.py [--threads 2] [--output results/benchmarks/full_rank.json]
+    python benchmarks/full_rank.py [--threads 1] [--output results/benchmarks/full_rank.json]
 
 The best Gaussian is found without the rule and without sampling weights. The loss of an example depends on its ten logits
 only, which are Gaussian under q, so that expectations are integrals in ten dimensions, done over 512 Sobol points. The free
@@ -92,9 +92,13 @@ class Oracle:
 def fitted(x: Tensor, y: Tensor) -> tuple[Any, dict[str, Any]]:
     """`fit` with its defaults, and what it took."""
 
+    cases = x.mT.contiguous()
+    correct = torch.nn.functional.one_hot(y, CLASSES).to(x).mT @ x  # Σ of the logits of the labels is linear in the weights
+
     def loss(theta: Tensor) -> Tensor:
+        # Classes come first: torch's softmax over the last ten numbers of a row takes twice the time of all else together.
         weights = theta.reshape(CLASSES, INPUTS)
-        return torch.nn.functional.cross_entropy(x @ weights.mT, y, reduction="sum") + 0.5 * theta.square().sum()
+        return (weights @ cases).logsumexp(0).sum() - (weights * correct).sum() + 0.5 * theta.square().sum()
 
     wall, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings(record=True) as told:
@@ -108,7 +112,7 @@ def fitted(x: Tensor, y: Tensor) -> tuple[Any, dict[str, Any]]:
 def main() -> None:
     """Compares and stores."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "float64"), default=["float32", "float64"])
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/full_rank.json"))
     asked = parser.parse_args()

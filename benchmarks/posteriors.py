@@ -96,15 +96,39 @@ def judged(ours: dict[str, Any], best: dict[str, Any]) -> dict[str, list[str]]:
     return against
 
 
+def stored_runs() -> dict[str, dict[str, Any]]:
+    """Ours as stored, and at each fresh seed, all in one form."""
+    runs = {"stored": read("ours")["models"]}
+    for name, methods in read("fresh").get("models", {}).items():
+        for method, kinds in methods.items():
+            for kind, by_seed in kinds.items():
+                for seed, row in by_seed.items():
+                    runs.setdefault(f"seed {seed}", {}).setdefault(name, {}).setdefault(method, {})[kind] = [row]
+    return runs
+
+
 def judge() -> None:
     """Prints the claims and whether they hold."""
-    rows = [runs[-1] for methods in read("ours")["models"].values() for kinds in methods.values() for runs in kinds.values()]
-    for claim, against in judged(read("ours")["models"], read("best")["models"]).items():
-        print(f"{'fails' if against else 'holds':6} {claim}{': ' + '; '.join(against) if against else ''}")
-    wrong = [row for row in rows if not right(row)]
-    by_misses = sum(told(row) == ["misses"] for row in wrong)
-    print(f"{len(rows)} results, {len(rows) - len(wrong)} right; {by_misses} of the others told by `diagnose` alone;", end=" ")
-    print(f"weighted figures reliable in {sum(row['reliable'] for row in rows)}")
+    best = read("best")["models"]
+    for title, models in stored_runs().items():
+        print(title)
+        for claim, against in judged(models, best).items():
+            print(f"{'fails' if against else 'holds':6} {claim}{': ' + '; '.join(against) if against else ''}")
+        rows = [runs[-1] for methods in models.values() for kinds in methods.values() for runs in kinds.values()]
+        wrong = [row for row in rows if not right(row)]
+        by_misses = sum(told(row) == ["misses"] for row in wrong)
+        print(f"{len(rows)} results, {len(rows) - len(wrong)} right; {by_misses} others told by `diagnose` alone;", end=" ")
+        print(f"weighted figures reliable in {sum(row['reliable'] for row in rows)}")
+    short = [
+        f"{peer} {name}: {rows[-1]['cpu_seconds']:g} of {budget:g} s"
+        for peers in ("jax", "pyro")
+        for name, methods in read(peers).get("models", {}).items()
+        for budget in [read("ours")["models"][name]["TriangularAffine"]["float64"][-1]["cpu_seconds"]]
+        for peer, rows in methods.items()
+        if rows[-1].get("cpu_seconds", math.inf) < budget
+    ]
+    found = f"fails  {'; '.join(short)}" if short else "holds "
+    print(f"{found} peers have the CPU seconds of TriangularAffine at least")
 
 
 class Results:

@@ -116,9 +116,21 @@ def test_the_judge_finds_what_speaks_against_a_claim() -> None:
     assert against(("a", told, flagged)) == ["weighted figures are right where their k is below 0.7"]
 
 
-def test_what_is_claimed_of_the_full_rank_family_holds_of_what_is_stored() -> None:
-    """The reach of the other two families has not been computed."""
-    found = posteriors.judged(posteriors.read("ours")["models"], posteriors.read("best")["models"])
-    failing = {claim: rows for claim, rows in found.items() if rows}
-    others = ("LowRankAffine(2)", "DiagonalAffine")
-    assert set(failing) <= {f"{name}: its reach is known where it is not right" for name in others}
+KNOWN = {
+    ("seed 103", "weighted figures are right where their k is below 0.7"): ["eight schools, centred, DiagonalAffine, float32"]
+}
+"""What docs/posteriors.md says does not hold."""
+
+
+def test_what_is_claimed_holds_of_what_is_stored() -> None:
+    """Of the stored run, and at seeds on which nothing was chosen; nothing is allowed but what the page names."""
+    best, runs = posteriors.read("best")["models"], posteriors.stored_runs()
+    assert {name for name, methods in best.items() if len(methods) == 3} == set(MODELS)
+    assert len(runs) > 1
+    failing = {
+        (title, claim): rows
+        for title, models in runs.items()
+        for claim, rows in posteriors.judged(models, best).items()
+        if rows
+    }
+    assert failing == KNOWN

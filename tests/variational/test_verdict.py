@@ -128,6 +128,26 @@ def test_several_starts_keep_the_best() -> None:
     assert again.history.starts == q.history.starts
 
 
+def test_starts_that_end_in_several_modes_are_told() -> None:
+    """Two equal modes have equal objectives: it is their places that differ."""
+    with pytest.warns(lb.FitWarning, match="several modes"):
+        q = lb.fit(modes, TriangularAffine(), Normal(), torch.zeros(2, dtype=torch.float64), starts=8)
+    assert q.history.converged
+    assert q.history.modes > 0
+    assert max(q.history.starts) - min(q.history.starts) < 0.01
+    one = quietly(lambda t: (t - 3).square().sum(), TriangularAffine(), Normal(), torch.zeros(2), starts=3)
+    assert one.history.modes == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_parameter_that_runs_to_the_edge_of_its_support(dtype: torch.dtype) -> None:
+    """1/s² has infinite mass at 0: in log s the target is a slope, and the fit runs down it until s is 0."""
+    start = {"s": torch.ones((), dtype=dtype), "b": torch.zeros((), dtype=dtype)}
+    with pytest.warns(lb.FitWarning, match="no finite mass: s has run"):
+        q = lb.fit(lambda t: 2 * t["s"].log() + t["b"].square(), start=start, supports={"s": Positive()})
+    assert q.history.converged is Convergence.UNBOUNDED
+
+
 def test_a_start_that_fails_is_left_out() -> None:
     def loss(t: Tensor) -> Tensor:
         return torch.where(t > 0.5, math.nan, (t + 1).square()).sum() * 50

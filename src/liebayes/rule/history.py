@@ -51,3 +51,5 @@ class History:
     """How many of Newton's steps were taken after the run: by mean-field families, under correlation."""
     starts: list[float] = field(default_factory=list)
     """The final objectives of all starts, if there were several."""
+    modes: int = 0
+    """How many of the other starts ended elsewhere, about as well: the posterior has several modes, and this is one."""

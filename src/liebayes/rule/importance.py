@@ -166,7 +166,7 @@ class Diagnosis:
             return f"Use the weighted figures, not the family's own ({figures}): {worst}{more}."
         if self.pareto_k >= 0.7:
             return f"Means and widths are right to a tenth ({figures}), but the tails are too short: there use the weights."
-        return f"A good fit ({figures}): means and widths are right to a tenth, and the weighted figures correct the rest."
+        return f"A good fit ({figures}) of where its draws go: means and widths are right to a tenth. Other modes do not show."
 
     def __str__(self) -> str:
         return f"{self.verdict}\nlog evidence {self.log_evidence:.3f} ± {self.log_evidence_error:.3f}"

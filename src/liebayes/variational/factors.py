@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..bases import Base, Normal
-from ..groups import Joint, LieGroup, Product, TriangularAffine, blocks_of
+from ..groups import Joint, LieGroup, Product, Real, TriangularAffine, blocks_of
 from ..groups.joint import is_structure
 from ..rule import (
     Family,
@@ -155,6 +155,16 @@ class Factor:
         if self.chart is None:
             return _entries_of(self.name, self.group.event_shape(self.start))
         return [name for part in self.chart.parts for name in _entries_of(part.name, part.real_shape)]
+
+    def at_an_edge(self) -> str | None:
+        """A coordinate that has run to where the numbers of its support end: e^z, for one, ends near e^709 in float64."""
+        if self.chart is None or not self.group.affine_action:
+            return None
+        place = blocks_of(self.element)[-1]
+        bounded = [not isinstance(part.chart, Real) for part in self.chart.parts for _ in range(part.real_shape.numel())]
+        far = place.abs() > 0.8 * math.log(torch.finfo(place.dtype).max)
+        found = (far & torch.tensor(bounded, device=place.device)).nonzero().flatten().tolist()
+        return self.coordinates()[found[0]] if found else None
 
     def direction(self) -> str:
         """The direction in which the family is widest, by its three largest coordinates."""

@@ -19,7 +19,7 @@ from .factors import EntropyGradient
 from .progress import progress_bar
 from .run import Fit, FitError
 from .settings import Schedule
-from .verdict import warn_of
+from .verdict import tell_places, warn_of
 
 
 def fit(
@@ -104,7 +104,8 @@ def fit(
             of a scale, or of a shift in widths. At 0 a run takes all its steps.
         vectorize: use `torch.func.vmap` over samples. Switch it off for losses that branch on values.
         starts: fit from several places, one draw of the first family away from `start`, and keep the result with the lowest
-            objective. `history.starts` has all of them: where they differ, there are several local optima.
+            objective. `history.starts` has all of them: where they differ, there are several local optima. Where others end
+            elsewhere about as well, there are several modes, which comes with a warning.
         seed: fixes all noise.
         record_every: steps between entries of the history.
         progress: show a progress bar; by default where the error stream is a terminal.
@@ -166,5 +167,6 @@ def fit(
     best = min(families, key=lambda q: q.history.final_objective if q.history.final_objective < math.inf else math.inf)
     if starts > 1:
         best.history.starts = [q.history.final_objective for q in families]
+        tell_places(best, [q for q in families if q is not best], temperature or 1.0)
     warn_of(best.history)
     return best

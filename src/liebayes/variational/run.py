@@ -26,6 +26,7 @@ from .verdict import Examination, examine, judge, refine, warn_of
 
 MORE = 256
 """How many samples a step may come to have by itself, where noise is all that is left."""
+SEED_OF_STARTS = 0x9E37
 RETREATS = 12
 """How often widths are halved where the loss has no finite value."""
 
@@ -112,7 +113,8 @@ class Fit:
         weight = told.temperature if told.tempering == "kl" else 1.0
         self._energies = over_samples(energy_of(loss, regulariser, weight, unflatten), told.vectorize)
         device = blocks_of(self.factors[0].start)[-1].device
-        self._generator = torch.Generator(device=device).manual_seed(told.seed)
+        # Every start has its own noise: the same would take all of them from a saddle to the same side.
+        self._generator = torch.Generator(device=device).manual_seed(told.seed + SEED_OF_STARTS * elsewhere)
         self._most: int = MORE if told.samples is None else samples
         self.steps: int = 0
         self._draw_ahead(samples)

@@ -19,12 +19,18 @@ from torch import Tensor
 
 from ..groups import blocks_of
 from ..rule import Convergence, Fisher, History
+from ..rule.importance import named_parts
 from .factors import Factor
 from .newton import dimensions, full_step, needs_refining, newton_step, rank_of, sure_part, use_newton, wants_newton
 from .settings import Settings
 
 LARGE = 0.1
 """A full step of a tenth of a standard deviation, or of the logarithm of a width, is more than a user would overlook."""
+
+FAR = 5.0
+"""Standard deviations between the medians of two fits, which are then two modes."""
+NEGLIGIBLE = 5.0
+"""A mode whose objective is worse by this has less than a hundredth of the mass."""
 
 
 class FitWarning(UserWarning):
@@ -192,6 +198,8 @@ def judge(factors: list[Factor], settings: Settings, history: History, found: Ex
                 what = "the mean" if name == "shift" else "the width" if "log" in name else f"the {name} part"
                 worst, words = size, f"one full step would move {what} of {factor.coordinate(mean, int(place))} by {full:.2g}"
                 words += " standard deviations" if name == "shift" else " (in logarithms)" if "log" in name else ""
+    for name in filter(None, (factor.at_an_edge() for factor in factors)):
+        return Convergence.UNBOUNDED, f"the target has no finite mass: {name} has run to an edge of its support"
     if growing is not None:
         return Convergence.UNBOUNDED, f"{Convergence.UNBOUNDED.value} ({growing})"
     if worst > LARGE:
@@ -208,8 +216,39 @@ def warn_of(history: History) -> None:
         Convergence.UNBOUNDED: "Give the direction a prior, or take the parameter out.",
         Convergence.LOST: "Look at the loss near the result.",
     }
-    if not history.converged:
+    if history.modes:
+        advice = "Break the symmetry (an `Ordered` support), or look at each: fit(loss, start=...)."
+        warnings.warn(f"fit ended: {history.verdict}. {advice}", FitWarning, stacklevel=3)
+    elif not history.converged:
         warnings.warn(f"fit ended, but {history.verdict}. {remedies[history.converged]}", FitWarning, stacklevel=3)
+
+
+def tell_places(best: Any, others: list[Any], unit: float) -> None:
+    """Adds to the verdict where other starts have ended elsewhere, with an objective that gives them mass: several modes.
+
+    A mode's mass is e^(−objective) for one that the family fits; places are medians, since not every base has a mean.
+    """
+    here, width = _places(best)
+    far = []
+    for other in others:
+        there, its = _places(other)
+        away = float(((there - here).abs() / torch.maximum(width, its)).max()) if there.shape == here.shape else 0.0
+        if away > FAR and other.history.final_objective - best.history.final_objective < NEGLIGIBLE * unit:
+            far.append(away)
+    if far:
+        best.history.modes = len(far)
+        best.history.verdict += (
+            f"; but {len(far)} of the other {len(others)} starts ended up to {max(far):.2g} standard deviations away, about "
+            "as well: there are several modes, and this is one"
+        )
+
+
+def _places(q: Any) -> tuple[Tensor, Tensor]:
+    """Medians and widths of all numbers of θ; a quartile of a Gaussian is 0.674 standard deviations from its median."""
+    draws = q.sample((1001,), torch.Generator(q._device()).manual_seed(0))
+    x = torch.cat([values.reshape(len(values), -1).double() for values in named_parts(draws).values()], 1)
+    low, median, high = (x.kthvalue(k, 0).values for k in (251, 501, 751))
+    return median, (high - low).clamp_min(1e-300) / (2 * 0.6745)
 
 
 def _falling(history: History) -> str:
