@@ -386,7 +386,10 @@ class NativeGaussNewtonStore(NativeStore):
         bounded = super().advance()
         self._observe(self._found * self._units_of_traces if self._means is None else self._means, use)
         if self.levels is not None and use:
-            self._levels_before.copy_(torch.where(torch.tensor(use), self.levels, self._levels_before))
+            used = torch.tensor(use)
+            units = self.rule.change_of_units(self._levels_before, self.levels, self.settings)
+            self._traces[:, 2] = torch.where(used, self._traces[:, 2] / units, self._traces[:, 2])
+            self._levels_before.copy_(torch.where(used, self.levels, self._levels_before))
         return bounded
 
     def _observe(self, found: Tensor, use: Sequence[bool]) -> None:

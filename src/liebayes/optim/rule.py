@@ -285,6 +285,13 @@ class GaussNewtonRule(Rule):
         ratio = torch.where(known, level / torch.where(known, before, 1.0), 1.0)
         return ratio.clamp(1 / self.FASTEST_LEVEL, self.FASTEST_LEVEL)
 
+    def change_of_units(self, before: Tensor, level: Tensor, settings: Settings) -> Tensor | float:
+        """What the running mean of squares of free·w is divided by, or steps would jump with the level.
+
+        Without a prior free·A is what the data give, so the squares fall as the level rises. With one they need not.
+        """
+        return self.level_ratio(before, level) if settings["prior"] is None else 1.0
+
     def waiting(self, steps: int, width_rate: float) -> tuple[float, int]:
         """The share of new curvature that factors of matrix groups have not moved along after so many steps, and its steps."""
         known = self._waiting.setdefault(width_rate, [(0.0, 0)])
@@ -342,6 +349,8 @@ class GaussNewtonRule(Rule):
             squares = direction.square().sum()
         size = (squares / direction.numel()).sqrt().clamp_min(torch.finfo(direction.dtype).tiny)
         moved, pending = self._with_widths(g, xi, elements, settings)
+        if group.elementwise:
+            running[2] = running[2] / self.change_of_units(state["level"], elements.level, settings)
         if base.mean:  # widths change about the mean
             shift = shift + self._mean(g, settings) - self._mean(moved, settings)
         length = self.length(elements.steps, settings) * elements.numbers["unit"]
