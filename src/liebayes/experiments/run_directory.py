@@ -217,8 +217,8 @@ def _require_figures(line: Mapping[str, Any]) -> None:
         needed += ["point_nll", *(f"test_{figure.name}" for figure in task_of_line(line).figures)]
     given = [name for name in line if name.startswith(("test_", "point_"))]
     for name in [*needed, *given]:
-        value = line.get(name)
-        number = isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
+        value: Any = line.get(name)
+        number = isinstance(value, (int, float)) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
         finite = number and (name != "seconds" or math.isfinite(value))  # figures of a bad model may be anything
         if not finite and not (value is None and name not in needed):
             raise ValueError(f"epoch {line['epoch']} has no number as its {name}")
