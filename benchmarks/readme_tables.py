@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import continual
+import model_choice
 import out_of_the_box_tables
 import pruning
 from classical import picture as posteriors
@@ -133,6 +134,7 @@ PAGES: dict[str, Tables] = {
         "posteriors": lambda: grid(*posteriors.at_equal_seconds(POSTERIORS)),
         "posteriors-verdicts": lambda: grid(*posteriors.verdicts(POSTERIORS)),
     },
+    "docs/priors.md": model_choice.TABLES,
     "docs/results.md": {"table1": lambda: paper_table("table1"), "table2": lambda: paper_table("table2")},
     "docs/speed.md": {
         "speed": speed,
