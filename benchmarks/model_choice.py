@@ -160,7 +160,7 @@ TABLES = {
 def main() -> None:
     torch.set_num_threads(1)
     began = time.process_time()
-    found: dict[str, Any] = {"command": "python benchmarks/model_choice.py", **environment()}
+    found: dict[str, Any] = {**environment(), "command": "python benchmarks/model_choice.py"}
     for part in (grid, empirical_bayes, temperatures):
         found[part.__name__] = []
         for row in part():

@@ -89,7 +89,7 @@ def measure(network: Callable[[], Any], late: bool) -> dict[str, dict[str, float
 
 def main() -> None:
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"command": "python benchmarks/whole_step.py", **environment(), "rounds": ROUNDS}
+    found: dict[str, Any] = {**environment(), "command": "python benchmarks/whole_step.py", "rounds": ROUNDS}
     for name, network in NETWORKS.items():
         found[name] = {"early": measure(network, late=False), "late": measure(network, late=True)}
         print(name, json.dumps(found[name], indent=1), flush=True)

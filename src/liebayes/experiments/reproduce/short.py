@@ -21,7 +21,7 @@ from .recipe import Budget, Experiment, Method, Printed
 BASES = {"uniform": "Uniform(0.0025)", "Gaussian": "Normal(0.005)", "Laplace": "Laplace(0.005)"}
 """The bases of App. B.2."""
 _WHERE = "ours: bases, priors, β₂ and damping of App. B"
-SWEPT = ("SGD", "affine", "iVON")
+SWEPT = ("SGD", "additive", "affine", "iVON")
 """The first words of the methods whose sweep is stored."""
 _SHARED: dict[str, Any] = {"batch_size": 50, "augment": True, "mc_samples": 1, "schedule": "linear", "momentum": 0.9}
 _EXECUTION: dict[str, Any] = {"compile": True, "precision": "auto"}
@@ -40,7 +40,7 @@ _AFFINE: dict[str, Any] = {
 _LEARNED: dict[str, Any] = {"rule": "affine", "curvature": "gauss-newton", "lr": 2.0, "temperature": COLD}
 RESNET20 = [
     _method("SGD", rule="sgd", lr=0.1),
-    *(_method(f"additive {name}", rule="additive", base=base, lr=1.0, metric="absorbed") for name, base in BASES.items()),
+    *(_method(f"additive {name}", rule="additive", base=base, lr=0.25, metric="absorbed") for name, base in BASES.items()),
     *(_method(f"affine {name}", base=base, **_AFFINE) for name, base in BASES.items()),
     _method("iVON", rule="ivon", lr=0.5, scale_momentum=0.999, damping=1.0, initial_curvature=0.1),
     _method("learned Gaussian", base="Normal", **_LEARNED),
