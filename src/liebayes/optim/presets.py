@@ -295,8 +295,9 @@ class KroneckerBLR(LieGroupBLR):
         matrices = [pair for pair in pairs if pair[1].ndim > 1 and min(matrix_sides(pair[1])) <= limit]
         long = [pair for pair in pairs if pair[1].ndim > 1 and min(matrix_sides(pair[1])) > limit]
         vectors = [pair for pair in pairs if pair[1].ndim < 2]
-        elementwise = {"group": DiagonalAffine(), "lr": lr * LR_OF_ELEMENTS}
-        parts = [(matrices, {}), (long, elementwise), (vectors, {"group": DiagonalAffine()} if matrices else elementwise)]
+        elementwise: dict[str, Any] = {"group": DiagonalAffine()}
+        longer = {"lr": lr * LR_OF_ELEMENTS} if long and isinstance(lr, (int, float)) else {}  # others are refused below
+        parts = [(matrices, {}), (long, elementwise | longer), (vectors, elementwise | ({} if matrices else longer))]
         if "group" in param_group or not pairs:
             parts = [(pairs, {})]
         count = len(self.param_groups)
