@@ -209,7 +209,8 @@ def test_no_curvature_is_lost_while_it_waits() -> None:
 def test_the_data_s_part_of_a_precision_follows_the_level(
     prior: float | None, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A⁻² = c·mean(squares)·N/τ + what is given, with the level c of the last step, however c has changed before."""
+    """Without a prior A⁻² = c·mean(w²/A²)·N/τ + the floor, with the c of the last step, however c has changed before. With a
+    prior it is a mean of c·w²/A²."""
     if not fast:
         monkeypatch.setattr(native, "available", lambda: False)
     levels = [0.0, 1.0, 2.0, 0.5, 3.0, 1.5]
@@ -231,9 +232,10 @@ def test_the_data_s_part_of_a_precision_follows_the_level(
         optimizer.step()
         if t:
             rate = max(0.005, min(0.15, 5 / (t + 10)))
-            squares = (1 - rate) * squares + rate * (gradient.double() + pull / 100 * point).square()
+            level = 1.0 if prior is None else levels[t]
+            squares = (1 - rate) * squares + rate * level * (gradient.double() + pull / 100 * point).square()
             given = (1 - rate) * given + rate * (1 / size**2 if prior is None else prior / temperature)
-    expected = levels[-1] * 100 / temperature * squares + given
+    expected = (levels[-1] if prior is None else 1.0) * 100 / temperature * squares + given
     found = optimizer.families()[p].variance.double().reciprocal()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)  # six float32 steps on logarithms of some ten
 

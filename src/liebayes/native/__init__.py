@@ -21,7 +21,7 @@ SAMPLE, FOLD, FIRST, STEP, SIZE, NOISE, MEASURE, TRY = 1, 2, 4, 8, 16, 32, 64, 1
 TENSOR_FIELDS = (
     "point", "log_scale", "sample", "gradient", "momentum_scale", "momentum_shift", "second_scale", "second_shift",
     "sum_scale", "sum_shift", "count", "number", "offset", "gathered", "traces", "step", "curvature", "rate", "spread",
-    "floor", "given", "level_change", "pull", "limit", "first_chunk",
+    "floor", "level_change", "pull", "limit", "first_chunk",
 )  # fmt: skip
 """The fields of a tensor's record, 64 bits each."""
 
@@ -30,7 +30,7 @@ CHUNK = 2048
 
 FIELD_NUMBERS = {name: number for number, name in enumerate(TENSOR_FIELDS)}
 
-VERSION = 6
+VERSION = 7
 """The version of the job format; a library built for another one is not used."""
 
 VARIANTS = ("portable", "avx2", "avx512")

@@ -30,8 +30,8 @@ typedef struct {
     /* Of the Gauss–Newton rule: */
     double *traces; /* out: Σ(θ − b)·∇ℓ, Σw² and Σ(free·w)² */
     double step, curvature, rate; /* of the shift, of w², and of the widths */
-    double spread, floor;         /* (δ/τ)·Var(ε), and what of A⁻² steps on the shift leave out */
-    double given, level_change;   /* what A⁻² holds beside the data's precision; (1 − rate)·(c/c of the last step − 1) */
+    double spread, floor;         /* (δ/τ)·Var(ε), and what A⁻² holds beside the data's part, which steps on the shift leave out */
+    double level_change;          /* (1 − rate)·(c/c of the last step − 1) */
     double pull, limit;           /* δ/N; of the change of a weight */
     int64_t first_chunk; /* the number of chunks in the tensors before */
 } tensor;

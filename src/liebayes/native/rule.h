@@ -214,7 +214,7 @@ INLINE void learn(const job *j, const tensor *t, int64_t i, int lanes, int what,
     }
     floats M = accumulated(t->momentum_shift + i, gradient, j->beta_shift, j->rest_shift, lanes, what, count);
     floats S = at_most((float)t->curvature * square + (float)t->spread * (scale * scale), all(1e30f));
-    floats data = at_least(1.0f - (float)t->given * (scale * scale), all(0.0f));
+    floats data = at_least(1.0f - (float)t->floor * (scale * scale), all(0.0f));
     floats growth = (float)t->rate * (S - 1.0f) + (float)t->level_change * data, logarithm_of_growth = log1p_of(growth);
     ints large = growth > 0.5f;
     if (__builtin_expect(any(large), 0)) logarithm_of_growth = pick(large, logarithm(1.0f + growth), logarithm_of_growth);

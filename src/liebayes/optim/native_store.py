@@ -336,20 +336,17 @@ class NativeGaussNewtonStore(NativeStore):
         return self._traces
 
     def fold(self, *, first: bool) -> bool:
-        self._put_given()
+        self._put_floors()
         finite = super().fold(first=first)
         for p, row in zip(self.parameters, self._found, strict=True):
             self.sums[p][2:] = [row]
         return finite
 
-    def _put_given(self) -> None:
-        given = array("d", [self.rule.given(state, self.settings) for state in self.states]).tobytes()
-        self._put("given", given)
-        if self.settings["prior"] is None:
-            self._put("floor", given)
+    def _put_floors(self) -> None:
+        self._put("floor", array("d", [self.rule.floor(state, self.settings) for state in self.states]).tobytes())
 
     def plan(self) -> bool:
-        self._put_given()
+        self._put_floors()
         fresh = [count == 0 for count in self.steps]
         if any(fresh):  # the size of a first step is its own
             measure = self._job(native.MEASURE)
@@ -368,7 +365,7 @@ class NativeGaussNewtonStore(NativeStore):
         return Covector((self._sample.scale * gradient) ** 2, gradient)
 
     def plan_by_sums(self, use: Sequence[bool], count: int) -> bool:
-        self._put_given()
+        self._put_floors()
         found = torch.stack([self.sums[p][2] for p in self.parameters]).to(torch.float64) * self._units_of_traces / count
         fresh = torch.tensor([steps == 0 for steps in self.steps])
         self._describe_tensors(torch.where(fresh.unsqueeze(-1), found, self._traces))
@@ -387,7 +384,7 @@ class NativeGaussNewtonStore(NativeStore):
         self._observe(self._found * self._units_of_traces if self._means is None else self._means, use)
         if self.levels is not None and use:
             used = torch.tensor(use)
-            units = self.rule.change_of_units(self._levels_before, self.levels, self.settings)
+            units = self.rule.level_ratio(self._levels_before, self.levels, self.settings)
             self._traces[:, 2] = torch.where(used, self._traces[:, 2] / units, self._traces[:, 2])
             self._levels_before.copy_(torch.where(used, self.levels, self._levels_before))
         return bounded
@@ -402,7 +399,7 @@ class NativeGaussNewtonStore(NativeStore):
         settings, steps = self.settings, self.steps
         size = (running[:, 2] / self._counts).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
         levels = torch.zeros(len(steps), dtype=torch.float64) if self.levels is None else self.levels
-        changes = (self.rule.level_ratio(self._levels_before, levels) - 1).tolist()
+        changes = (self.rule.level_ratio(self._levels_before, levels, settings) - 1).tolist()
         curvature = levels.double() * (self._variance * settings["data_size"] / settings["temperature"])
         ages = set(steps)
         rates = {count: self.rule.width_rate(count, settings) for count in ages}

@@ -38,8 +38,8 @@ class Elements(NamedTuple):
     """The state of the first parameter, of which the numbers are meant."""
     level: Any = None
     """What `Rule.levels` says of the first parameter."""
-    given: float = 0.0
-    """What `Rule.given` says of it."""
+    floor: float = 0.0
+    """What `Rule.floor` says of it."""
     prior: Gaussian | None = None
     """Of a rule that has the prior in its own place: that of the first parameter, if it is a posterior."""
 
@@ -80,8 +80,8 @@ class Rule(ABC):
         """For rules with `traces` in their states: a number for every parameter that depends on the traces of all."""
         raise NotImplementedError
 
-    def given(self, numbers: ParameterState, settings: Settings) -> float:
-        """For rules that learn precisions A⁻²: what these hold beside the data's part."""
+    def floor(self, numbers: ParameterState, settings: Settings) -> float:
+        """For rules that learn precisions A⁻²: the part of them that steps on the shift leave out."""
         return 0.0
 
     @abstractmethod
@@ -171,7 +171,7 @@ class GaussNewtonRule(Rule):
 
     With `prior=None` weights have a weak prior, and widths a limit, the size that their tensor started with: that prior alone
     would leave weights that the data do not determine so wide that training suffers. Steps of elementwise groups then leave
-    out of A⁻² what is left of the start and the limit (`given`, `free`), which would make steps of all weights alike; those
+    out of A⁻² what is left of the start and the limit (`floor`, `free`), which would make steps of all weights alike; those
     of matrix groups keep it, as damping.
     """
 
@@ -191,7 +191,7 @@ class GaussNewtonRule(Rule):
     """No weight moves by more than this times the length of a step, under elementwise groups: lengths are in units of the
     gradients before, which may have been next to nothing."""
     SEEN = 0.001
-    """The share of what is given of A⁻² that steps on the shift see."""
+    """The share of the floor that steps on the shift see."""
     FASTEST_LEVEL = 10.0
     """The data's part of A⁻² follows the level by this factor a step at most."""
     TOGETHER = 0.02
@@ -253,22 +253,13 @@ class GaussNewtonRule(Rule):
             return (self.WIDEST * numbers["size"]) ** -2
         return self.pull(numbers, settings) / settings["temperature"]
 
-    def given(self, numbers: ParameterState, settings: Settings) -> float:
-        """What A⁻² holds beside the data's part: what is left of the start, and the precision of the prior or of the limit."""
+    def floor(self, numbers: ParameterState, settings: Settings) -> float:
+        """What A⁻² holds beside the data's part: what is left of the start, and the limit's precision. 0 with a prior."""
+        if settings["prior"] is not None:
+            return 0.0
         left = self.left_of_start(numbers["steps"], settings["width_rate"])
         start = 1.0 if settings["start_width"] is None else settings["start_width"] * numbers["size"]
         return left / start**2 + (1 - left) * settings["base"].variance * self.stiffness(numbers, settings)
-
-    def _given(self, elements: Elements, settings: Settings) -> Any:
-        """`given`, also where a posterior as prior has another precision for every weight, with which it has started."""
-        if elements.prior is None:
-            return elements.given
-        left = self.left_of_start(elements.numbers["steps"], settings["width_rate"])
-        curvature = settings["base"].variance * elements.prior.curvature
-        start = curvature / settings["prior"].posterior.temperature
-        if settings["start_width"] is not None:  # where that is narrower
-            start = start.clamp_min((settings["start_width"] * elements.numbers["size"]) ** -2)
-        return left * start + (1 - left) * curvature / settings["temperature"]
 
     def left_of_start(self, steps: int, width_rate: float) -> float:
         """Π(1 − ρ): A⁻² is a running mean of precisions, in which this is the weight of the first."""
@@ -277,20 +268,19 @@ class GaussNewtonRule(Rule):
             shares.append(shares[-1] * (1 - self.width_rate(len(shares) - 1, {"width_rate": width_rate})))
         return shares[steps]
 
-    def level_ratio(self, before: Tensor, level: Tensor) -> Tensor:
+    def level_ratio(self, before: Tensor, level: Tensor, settings: Settings) -> Tensor:
         """By how much the data's part of A⁻² changes with the level, so that it is c times a mean of squares, not one of c·w²:
-        directions along A would otherwise remember how c has changed, whatever the gradients."""
+        directions along A would otherwise remember how c has changed, whatever the gradients.
+
+        With a prior it stays a mean of c·w², because widths are then wanted for themselves and c alone is noisy. The running mean
+        of squares of free·w is divided by the ratio, or steps would jump with the level.
+        """
         level = level.to(before.device)
+        if settings["prior"] is not None:
+            return torch.ones_like(level)
         known = (before > 0) & (level > 0)
         ratio = torch.where(known, level / torch.where(known, before, 1.0), 1.0)
         return ratio.clamp(1 / self.FASTEST_LEVEL, self.FASTEST_LEVEL)
-
-    def change_of_units(self, before: Tensor, level: Tensor, settings: Settings) -> Tensor | float:
-        """What the running mean of squares of free·w is divided by, or steps would jump with the level.
-
-        Without a prior free·A is what the data give, so the squares fall as the level rises. With one they need not.
-        """
-        return self.level_ratio(before, level) if settings["prior"] is None else 1.0
 
     def waiting(self, steps: int, width_rate: float) -> tuple[float, int]:
         """The share of new curvature that factors of matrix groups have not moved along after so many steps, and its steps."""
@@ -303,7 +293,7 @@ class GaussNewtonRule(Rule):
 
     def free(self, elements: Elements, settings: Settings) -> Tensor:
         """What makes of a scale A that of the data alone, as Adam has it; SEEN of the rest is its ε."""
-        share = settings["group"].variance(elements.element, 1.0) * (elements.given if settings["prior"] is None else 0.0)
+        share = settings["group"].variance(elements.element, 1.0) * elements.floor
         return (1 - (1 - self.SEEN) * share).clamp_min(self.SEEN).rsqrt()
 
     def fading(self, steps: int) -> float:
@@ -350,7 +340,7 @@ class GaussNewtonRule(Rule):
         size = (squares / direction.numel()).sqrt().clamp_min(torch.finfo(direction.dtype).tiny)
         moved, pending = self._with_widths(g, xi, elements, settings)
         if group.elementwise:
-            running[2] = running[2] / self.change_of_units(state["level"], elements.level, settings)
+            running[2] = running[2] / self.level_ratio(state["level"], elements.level, settings)
         if base.mean:  # widths change about the mean
             shift = shift + self._mean(g, settings) - self._mean(moved, settings)
         length = self.length(elements.steps, settings) * elements.numbers["unit"]
@@ -376,8 +366,8 @@ class GaussNewtonRule(Rule):
         if group.elementwise:
             rate = self.width_rate(steps, settings)
             S = self._precision(g, xi._replace(**scales), elements, settings)
-            change = (1 / rate - 1) * (self.level_ratio(state["level"], elements.level) - 1)
-            data = (1 - group.variance(g, 1.0) * self._given(elements, settings)).clamp_min(0.0)
+            change = (1 / rate - 1) * (self.level_ratio(state["level"], elements.level, settings) - 1)
+            data = (1 - group.variance(g, 1.0) * elements.floor).clamp_min(0.0)
             S = S._replace(**{name: getattr(S, name) + change * data for name in scales})
             return group.average_precision(g, S, rate), {"level": elements.level}
         share, count = self.waiting(steps, settings["width_rate"])
