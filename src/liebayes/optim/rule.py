@@ -272,8 +272,8 @@ class GaussNewtonRule(Rule):
         """By how much the data's part of A⁻² changes with the level, so that it is c times a mean of squares, not one of c·w²:
         directions along A would otherwise remember how c has changed, whatever the gradients.
 
-        With a prior it stays a mean of c·w², because widths are then wanted for themselves and c alone is noisy. The running mean
-        of squares of free·w is divided by the ratio, or steps would jump with the level.
+        With a prior it stays a mean of c·w², because widths are then wanted for themselves and c alone is noisy. The running
+        mean of squares of free·w is divided by the ratio, or steps would jump with the level.
         """
         level = level.to(before.device)
         if settings["prior"] is not None:
