@@ -97,8 +97,9 @@ def test_ten_epochs_on_the_digits(kind: str, limit: float) -> None:
 
 
 def all_tensors(
-    base: Base, samples: int, prior: float | None, monkeypatch: pytest.MonkeyPatch, fast: bool
+    base: Base, samples: int, prior: float | None, then: dict[str, Any], monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> dict[str, Tensor]:
+    """What five steps leave; after the second the settings are changed."""
     torch.manual_seed(0)
     parameters = [nn.Parameter(torch.randn(shape)) for shape in ((40, 60), (7,), (5000,), (2, 3, 4, 5))]
     parameters[3].data = parameters[3].data.to(memory_format=torch.channels_last)
@@ -113,7 +114,9 @@ def all_tensors(
     with monkeypatch.context() as patch:
         if not fast:
             patch.setattr(native, "available", lambda: False)
-        for _ in range(5):
+        for step in range(5):
+            if step == 2:
+                optimizer.param_groups[0].update(then)
             optimizer.step(closure)
     states = {f"{key} {i}": value for i, p in enumerate(parameters) for key, value in optimizer.state[p].items()}
     return {f"point {i}": p.detach() for i, p in enumerate(parameters)} | {k: torch.as_tensor(v) for k, v in states.items()}
@@ -122,9 +125,12 @@ def all_tensors(
 @pytest.mark.skipif(not native.available(), reason="the native kernel is not built here")
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("prior", [1.0, None])
+@pytest.mark.parametrize("then", [{}, {"prior": 30.0, "temperature": 0.5, "data_size": 70, "width_rate": 0.1}], ids=str)
 @pytest.mark.parametrize("base", [Normal(0.3), Laplace(0.2)], ids=repr)
-def test_the_kernel_agrees(base: Base, samples: int, prior: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, expected = (all_tensors(base, samples, prior, monkeypatch, fast) for fast in (True, False))
+def test_the_kernel_agrees(
+    base: Base, samples: int, prior: float | None, then: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, expected = (all_tensors(base, samples, prior, then, monkeypatch, fast) for fast in (True, False))
     # Without a prior steps see 1 − A²·floor, of which SEEN or more is left: its relative error is that much larger.
     eps = torch.finfo(torch.float32).eps / (GaussNewtonRule.SEEN if prior is None else 1.0)
     for name, value in expected.items():

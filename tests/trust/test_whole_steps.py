@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ import liebayes as lb
 from liebayes import native
 from liebayes.bases import Normal, Rayleigh
 from liebayes.groups import Additive, DiagonalAffine, Multiplicative
+from liebayes.optim import native_store
 from liebayes.rule import Absorbed, Adaptive, Fisher
 
 Make = Callable[..., lb.LieGroupBLR]
@@ -248,6 +250,51 @@ def test_what_is_sure_to_be_finite_is(
     def closure() -> None:
         p.grad = values(p.shape, gradient)
 
-    with contextlib.suppress(lb.optim.NonFiniteError):
-        optimizer.step(closure)
-    assert finite(optimizer)
+    for _ in range(3):
+        with contextlib.suppress(lb.optim.NonFiniteError):
+            optimizer.step(closure)
+        assert finite(optimizer)
+
+
+@needs_kernel
+@pytest.mark.parametrize("prior", [None, 1.0])
+def test_bounds_that_follow_from_step_to_step_hold(prior: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points and scales are measured every 16 steps, and where somebody has written into them."""
+    p, measured, checked = nn.Parameter(torch.randn(3000)), 0, 0
+    optimizer = lb.AffineBLR([p], data_size=10, prior=prior)
+    run, bounds = native.run, native_store.after_gauss_newton
+
+    def noted(job: Any, table: Any) -> None:
+        nonlocal measured
+        measured += job.what == native.SAMPLE | native.ALL_SIZES
+        run(job, table)
+
+    def compared(job: Any, sample: Any, *others: Any) -> Any:
+        nonlocal checked
+        checked += 1
+        assert p.detach().abs().max() <= sample.point
+        assert optimizer.state[p]["log_scale"].exp().max() <= sample.scale
+        return bounds(job, sample, *others)
+
+    monkeypatch.setattr(native, "run", noted)
+    monkeypatch.setattr(native_store, "after_gauss_newton", compared)
+    for step in range(40):
+        if step == 5:
+            with torch.no_grad():
+                p.mul_(1000)
+        p.grad = torch.randn(3000) * 10.0 ** (step % 4 - 4)
+        optimizer.step(lambda: None)
+    assert checked >= 40
+    assert measured == 4  # at the first step, the one after the change, and twice after 16 more
+
+
+def test_a_weight_written_past_torch_s_notice_is_found(dtype: torch.dtype) -> None:
+    """`.data` leaves no trace, but the sample shows it."""
+    p = nn.Parameter(torch.randn(3000).to(dtype))
+    optimizer = lb.AffineBLR([p], data_size=10)
+    for step in range(6):
+        if step == 3:
+            p.data[1000] = math.nan
+        p.grad = torch.ones_like(p)
+        with pytest.raises(lb.optim.NonFiniteError) if step >= 3 else contextlib.nullcontext():
+            optimizer.step(lambda: None)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch  # its OpenMP runtime must be loaded first, so that both share one pool of threads
 
-SAMPLE, FOLD, FIRST, STEP, SIZE, NOISE, MEASURE, TRY = 1, 2, 4, 8, 16, 32, 64, 128
+SAMPLE, FOLD, FIRST, STEP, SIZE, NOISE, MEASURE, TRY, ALL_SIZES = 1, 2, 4, 8, 16, 32, 64, 128, 256
 """What a job does, as in job.h."""
 
 TENSOR_FIELDS = (

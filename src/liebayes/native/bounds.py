@@ -1,9 +1,9 @@
 """Bounds that prove a step of the kernel finite before it is taken: of all it writes, from bounds of all it reads.
 
 A step is taken whole or not at all, and the kernel writes as it goes. The passes before it have seen every number that it
-reads but the momenta and second moments, whose bounds follow from step to step; so the triangle inequality, applied to the
-formulas of rule.h, gives bounds of the result at no cost. In training they are many orders of magnitude below the largest
-float32. Where they are not, the kernel tries the step first, and writes nothing (`TRY`).
+reads but the momenta, second moments and, most of the time, points and scales, whose bounds follow from step to step; so the
+triangle inequality, applied to the formulas of rule.h, gives bounds of the result at no cost. In training they are many
+orders of magnitude below the largest float32. Where they are not, the kernel tries the step first, and writes nothing (`TRY`).
 """
 
 from __future__ import annotations
@@ -85,10 +85,15 @@ def after_gauss_newton(
     """The same for the Gauss–Newton rule; the `limit` of steps, `curvature` and `spread` are the largest of all tensors."""
     square, gradient = covector
     M = (job.beta_shift * memory.momentum_shift + job.rest_shift * gradient) * 1.00001
-    traces = CHUNK * max(square / job.seen, (sample.theta + sample.point) * gradient)
+    traces = CHUNK * square / job.seen, CHUNK * (sample.theta + sample.point) * gradient
     widths = curvature * square + spread * sample.scale**2
-    fine = within(M, curvature, traces, widths, sample.point + limit)
+    fine = within(M, curvature, *traces, widths, sample.point + limit)
     return Memory(momentum_shift=M) if fine else None
+
+
+def after_widths(sizes: Sizes, limit: float, least_growth: float) -> Sizes:
+    """Points and scales after a step of that rule. A⁻² grows by (1 − ρ)·min(1, c/c before) at least."""
+    return Sizes(point=(sizes.point + limit) * 1.00001, scale=sizes.scale * least_growth**-0.5 * 1.00001)
 
 
 def all_numbers(values: Iterable[float]) -> bool:

@@ -8,8 +8,9 @@
 #define CHUNK 2048
 #define TRACES 3
 
-/* TRY: a step that writes nothing, and counts what would not be finite. */
-enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, SIZE = 16, NOISE = 32, MEASURE = 64, TRY = 128 };
+/* TRY: a step that writes nothing, and counts what would not be finite. ALL_SIZES, with SAMPLE: those of point and scale too. */
+enum what { SAMPLE = 1, FOLD = 2, FIRST = 4, STEP = 8, SIZE = 16, NOISE = 32, MEASURE = 64, TRY = 128,
+            ALL_SIZES = 256 };
 enum group { ADDITIVE, MULTIPLICATIVE, AFFINE };
 enum stream_kind { PHILOX, XOSHIRO };
 enum base { NORMAL, LAPLACE, UNIFORM, CAUCHY, STUDENT_T, GUMBEL, RAYLEIGH, EXPONENTIAL, LOG_NORMAL, DIRAC };
@@ -57,7 +58,7 @@ typedef struct {
     float seen;       /* the share of the floor that steps on the shift see */
     double *partials; /* TRACES numbers for each chunk: summed in their order, they do not depend on threads */
     /* out: bounds of magnitudes, infinite or NaN where one of them is. They are norms of chunks, which cost an instruction.
-     * SAMPLE: θ, the point and the scale; FOLD: the sums of scale and shift; SIZE: the gradient. */
+     * SAMPLE: θ, and with ALL_SIZES the point and the scale; FOLD: the sums of scale and shift; SIZE: the gradient. */
     float sizes[3];
 } job;
 

@@ -125,8 +125,10 @@ INLINE void work(const job *j, const tensor *t, int64_t i, int lanes, int group,
                                      : scale * (epsilon * (point * j->over_mean));
         store(t->sample + i, theta, lanes);
         squares[0] += theta * theta;
-        squares[1] += point * point;
-        if (has_scale) squares[2] += scale * scale;
+        if (what & ALL_SIZES) {
+            squares[1] += point * point;
+            if (has_scale) squares[2] += scale * scale;
+        }
         if (group == MULTIPLICATIVE) *count -= ~(point > 0.0f);
     }
 }
@@ -154,15 +156,16 @@ INLINE void sweep(const job *asked, const tensor *which, int64_t start, int64_t 
     for (; i + WIDTH <= stop; i += WIDTH) work(&j, &t, i, WIDTH, group, adaptive, what, from_sums, noise, &count, squares);
     if (i < stop) work(&j, &t, i, (int)(stop - i), group, adaptive, what, from_sums, noise, &last, squares);
     found->count += counted(count, last, stop - i);
-    for (int k = 0; k < (what & STEP ? 0 : 3); k++) remember(found, k, squares[k]);
+    for (int k = 0; k < (what & STEP ? 0 : what == SAMPLE ? 1 : 3); k++) remember(found, k, squares[k]);
 }
 
 #define SWEEP(adaptive, what, from_sums) sweep(j, t, start, stop, group, adaptive, what, from_sums, noise, found)
 
 INLINE void work_on_group(const job *j, const tensor *t, int64_t start, int64_t stop, int group, const float *noise,
                           findings *found) {
-    switch (j->what & (SAMPLE | FOLD | STEP | TRY)) {
+    switch (j->what & (SAMPLE | ALL_SIZES | FOLD | STEP | TRY)) {
     case SAMPLE: SWEEP(0, SAMPLE, 0); break;
+    case SAMPLE | ALL_SIZES: SWEEP(0, SAMPLE | ALL_SIZES, 0); break;
     case FOLD: SWEEP(0, FOLD, 0); break;
     case STEP:
         if (j->adaptive)

@@ -10,7 +10,7 @@ import ctypes
 import itertools
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import native
 from ..bases.philox import supports
 from ..groups import Additive, DiagonalAffine, Multiplicative
-from ..native.bounds import Covector, Memory, Sizes, after_gauss_newton, after_step, all_numbers, covector_at
+from ..native.bounds import Covector, Memory, Sizes, after_gauss_newton, after_step, after_widths, all_numbers, covector_at
 from ..rule import Absorbed, Adaptive, Fisher
 from .layout import is_dense, layout_for
 from .noise import Noise, describe_noise
@@ -111,7 +111,9 @@ class NativeStore(Store):
     # Jobs.
 
     def draw(self, noise: Noise) -> None:
-        job = self._job(native.SAMPLE)
+        self._draw(self._job(native.SAMPLE | native.ALL_SIZES), noise)
+
+    def _draw(self, job: native.Job, noise: Noise) -> None:
         describe_noise(job, self.settings["base"], noise)
         self._put_addresses()
         native.run(job, self._table)
@@ -168,8 +170,7 @@ class NativeStore(Store):
     def plan(self) -> bool:
         job = self._job(native.STEP)
         self._describe_loss(job)
-        covector = self._covector_at(job)
-        return self._plan(job, [gradient is not None for gradient in self.gradients], covector)
+        return self._plan(job, [gradient is not None for gradient in self.gradients], self._covector_at(job))
 
     def _covector_at(self, job: native.Job) -> Covector:
         return covector_at(self._sample, self._gradient, job.prior, job.temperature)
@@ -299,6 +300,8 @@ class NativeGaussNewtonStore(NativeStore):
     """`GaussNewtonRule` on the diagonal affine group: one pass a step, which also adds up the traces."""
 
     rule: GaussNewtonRule  # pyright: ignore[reportIncompatibleVariableOverride]
+    MEASURED = 16
+    """After so many steps the bounds of points and scales are measured again."""
 
     def __init__(self, *arguments: Any, numbers: list[int]) -> None:
         super().__init__(*arguments, numbers=numbers)
@@ -311,13 +314,12 @@ class NativeGaussNewtonStore(NativeStore):
         for row, p in zip(self._found, self.parameters, strict=True):  # built anew between two samples of a step
             for sums in self.sums.get(p, [])[2:]:
                 row.copy_(sums)
+        self._sizes = torch.tensor([state["size"] for state in self.states], dtype=torch.float64)
         self._variance: float = self.settings["base"].variance
         self._units_of_traces = torch.tensor([1.0, self._variance, 1.0], dtype=torch.float64)  # ε of variance 1 in both
         self._put("traces", [row.data_ptr() for row in self._found])
-        pulls = [self.rule.pull(state, self.settings) / self.settings["data_size"] for state in self.states]
-        self._largest_pull = max(pulls)
-        self._put("pull", array("d", pulls).tobytes())
         self._put("first_chunk", [0, *itertools.accumulate(chunks[:-1])])
+        self._numbers = torch.frombuffer(self._table, dtype=torch.float64).view(-1, _WIDTH)
         # All running traces are one tensor, of which states have views: what follows is a few operations for all of them.
         self._traces = super().traces()
         for state, row in zip(self.states, self._traces, strict=True):
@@ -328,6 +330,8 @@ class NativeGaussNewtonStore(NativeStore):
         self._state_tensors = self._states_now()
         self._means: Tensor | None = None  # of the traces in the sums
         self._largest = (math.nan, math.nan, math.nan)  # of the limits of steps, curvatures and the prior's
+        self._least_growth = math.nan  # of a precision, in a step
+        self._reached, self._follows, self._versions = Sizes(), 0, []  # bounds of point and scale, for how many steps
 
     def _state_names(self) -> dict[str, str]:
         return {"log_scale": "log_scale", "momentum_shift": "momentum_shift"}
@@ -335,18 +339,43 @@ class NativeGaussNewtonStore(NativeStore):
     def traces(self) -> Tensor:
         return self._traces
 
+    def draw(self, noise: Noise) -> None:
+        if self._follows < self.MEASURED and self._versions == self._versions_now():
+            self._draw(self._job(native.SAMPLE), noise)
+            self._sample = self._sample._replace(point=self._reached.point, scale=self._reached.scale)
+        else:
+            super().draw(noise)
+            self._reached, self._follows, self._versions = self._sample, 0, self._versions_now()
+
+    def _versions_now(self) -> list[int]:
+        return [t._version for t in itertools.chain(self.parameters, self._columns["log_scale"])]
+
     def fold(self, *, first: bool) -> bool:
-        self._put_floors()
+        self._put_pull_and_floor()
         finite = super().fold(first=first)
         for p, row in zip(self.parameters, self._found, strict=True):
             self.sums[p][2:] = [row]
         return finite
 
-    def _put_floors(self) -> None:
-        self._put("floor", array("d", [self.rule.floor(state, self.settings) for state in self.states]).tobytes())
+    def _put_numbers(self, **columns: Tensor | float) -> None:
+        for field, values in columns.items():
+            self._numbers[:, native.FIELD_NUMBERS[field]] = values
+
+    def _put_pull_and_floor(self) -> None:
+        floor = self._by_age(lambda age: self.rule.floor(self._sizes, age, self.settings))
+        self._put_numbers(pull=self.rule.pull(self.settings) / self.settings["data_size"], floor=floor)
+
+    def _by_age(self, value: Callable[[int], Tensor | float]) -> Tensor | float:
+        """What depends on the number of steps, for every parameter; nearly always they are of one age."""
+        ages = self.steps
+        known = {age: value(age) for age in set(ages)}
+        if len(known) == 1:
+            return known[ages[0]]
+        rows = {age: torch.as_tensor(found, dtype=torch.float64).expand(len(ages)) for age, found in known.items()}
+        return torch.stack([rows[age][i] for i, age in enumerate(ages)])
 
     def plan(self) -> bool:
-        self._put_floors()
+        self._put_pull_and_floor()
         fresh = [count == 0 for count in self.steps]
         if any(fresh):  # the size of a first step is its own
             measure = self._job(native.MEASURE)
@@ -361,11 +390,11 @@ class NativeGaussNewtonStore(NativeStore):
         return super().plan()
 
     def _covector_at(self, job: native.Job) -> Covector:
-        gradient = self._gradient + self._largest_pull * self._sample.point
+        gradient = self._gradient + self.rule.pull(self.settings) / self.settings["data_size"] * self._sample.point
         return Covector((self._sample.scale * gradient) ** 2, gradient)
 
     def plan_by_sums(self, use: Sequence[bool], count: int) -> bool:
-        self._put_floors()
+        self._put_pull_and_floor()
         found = torch.stack([self.sums[p][2] for p in self.parameters]).to(torch.float64) * self._units_of_traces / count
         fresh = torch.tensor([steps == 0 for steps in self.steps])
         self._describe_tensors(torch.where(fresh.unsqueeze(-1), found, self._traces))
@@ -381,6 +410,8 @@ class NativeGaussNewtonStore(NativeStore):
     def advance(self) -> int:
         use = [] if self._planned is None else self._planned[1]
         bounded = super().advance()
+        self._reached = after_widths(self._reached, self._largest[0], self._least_growth)
+        self._follows, self._versions = self._follows + 1, self._versions_now()
         self._observe(self._found * self._units_of_traces if self._means is None else self._means, use)
         if self.levels is not None and use:
             used = torch.tensor(use)
@@ -390,34 +421,25 @@ class NativeGaussNewtonStore(NativeStore):
         return bounded
 
     def _observe(self, found: Tensor, use: Sequence[bool]) -> None:
-        fading = [self.rule.fading(steps - 1) if yes else 0.0 for steps, yes in zip(self.steps, use, strict=True)]
-        weights = torch.tensor(fading, dtype=torch.float64).unsqueeze(-1)
+        share = self._by_age(lambda age: self.rule.fading(age - 1))
+        weights = (torch.as_tensor(share, dtype=torch.float64) * torch.tensor(use)).unsqueeze(-1)
         self._traces.copy_(torch.where(weights > 0, torch.lerp(self._traces, found, weights), self._traces))
 
     def _describe_tensors(self, running: Tensor) -> None:
         """What the step needs of each parameter: the length of the shift's step, the level of squares, the rate of widths."""
-        settings, steps = self.settings, self.steps
+        rule, settings = self.rule, self.settings
         size = (running[:, 2] / self._counts).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
-        levels = torch.zeros(len(steps), dtype=torch.float64) if self.levels is None else self.levels
-        changes = (self.rule.level_ratio(self._levels_before, levels, settings) - 1).tolist()
+        levels = torch.zeros_like(size) if self.levels is None else self.levels
+        change = rule.level_ratio(self._levels_before, levels, settings) - 1
         curvature = levels.double() * (self._variance * settings["data_size"] / settings["temperature"])
-        ages = set(steps)
-        rates = {count: self.rule.width_rate(count, settings) for count in ages}
-        lengths = {count: self.rule.length(count, settings) for count in ages}
-        whole = self._units * torch.tensor([lengths[count] for count in steps], dtype=torch.float64)
-        steps_of_shifts, limits = whole / size, whole * self.rule.LONGEST
-        spread = [self.rule.stiffness(state, settings) * self._variance for state in self.states]
-        self._largest = float(limits.max()), float(curvature.abs().max()), max(spread)
-        columns = {
-            "step": steps_of_shifts.tolist(),
-            "limit": limits.tolist(),
-            "curvature": curvature.tolist(),
-            "rate": [rates[count] for count in steps],
-            "spread": spread,
-            "level_change": [(1 - rates[count]) * change for count, change in zip(steps, changes, strict=True)],
-        }
-        for field, values in columns.items():
-            self._put(field, array("d", values).tobytes())
+        rate = self._by_age(lambda age: rule.width_rate(age, settings))
+        length = self._units * self._by_age(lambda age: rule.length(age, settings))
+        spread = rule.stiffness(self._sizes, settings) * self._variance
+        limit = length * rule.LONGEST
+        self._largest = float(limit.max()), float(curvature.abs().max()), float(torch.as_tensor(spread).max())
+        self._put_numbers(step=length / size, limit=limit, curvature=curvature, rate=rate, spread=spread)
+        self._put_numbers(level_change=(1 - rate) * change)
+        self._least_growth = float((torch.clamp(change, max=0.0) + 1).mul(1 - rate).min())
 
     def _job(self, what: int) -> native.Job:
         job = super()._job(what)

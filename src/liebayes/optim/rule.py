@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from ..rule.curvature import Level, ratio
 from .layout import Bucket, Layout, layout_for, working_dtype
 
 Settings = dict[str, Any]
+Numbers = TypeVar("Numbers", float, Tensor)
 ParameterState = dict[str, Any]
 """Tensors in the layout of the parameter, by name, and its number of `steps`."""
 
@@ -38,8 +39,6 @@ class Elements(NamedTuple):
     """The state of the first parameter, of which the numbers are meant."""
     level: Any = None
     """What `Rule.levels` says of the first parameter."""
-    floor: float = 0.0
-    """What `Rule.floor` says of it."""
     prior: Gaussian | None = None
     """Of a rule that has the prior in its own place: that of the first parameter, if it is a posterior."""
 
@@ -79,10 +78,6 @@ class Rule(ABC):
     def levels(self, traces: Tensor, steps: list[int], samples: int) -> Tensor:
         """For rules with `traces` in their states: a number for every parameter that depends on the traces of all."""
         raise NotImplementedError
-
-    def floor(self, numbers: ParameterState, settings: Settings) -> float:
-        """For rules that learn precisions A⁻²: the part of them that steps on the shift leave out."""
-        return 0.0
 
     @abstractmethod
     def start(self, p: Tensor, settings: Settings) -> ParameterState:
@@ -240,26 +235,29 @@ class GaussNewtonRule(Rule):
         """lr; where steps are not natural, growing over the first of them, in which the scales are still being learned."""
         return settings["lr"] * (min(1.0, (steps + 1) / self.STEPS_UP) if settings["group"].elementwise else 1.0)
 
-    def pull(self, numbers: ParameterState, settings: Settings) -> float:
+    def pull(self, settings: Settings) -> float:
         """The precision δ of the prior. One that is a function is seen through its gradient."""
         prior = settings["prior"]
         if prior is None:
             return self.PRIOR
         return 0.0 if callable(prior) else prior
 
-    def stiffness(self, numbers: ParameterState, settings: Settings) -> float:
+    def stiffness(self, size: Numbers, settings: Settings) -> Numbers | float:
         """The prior's precision as widths see it, in units of the entropy: δ/τ, or that of the limit by default."""
         if settings["prior"] is None:
-            return (self.WIDEST * numbers["size"]) ** -2
-        return self.pull(numbers, settings) / settings["temperature"]
+            return (self.WIDEST * size) ** -2
+        return self.pull(settings) / settings["temperature"]
 
-    def floor(self, numbers: ParameterState, settings: Settings) -> float:
+    def floor(self, size: Numbers, steps: int, settings: Settings) -> Numbers | float:
         """What A⁻² holds beside the data's part: what is left of the start, and the limit's precision. 0 with a prior."""
         if settings["prior"] is not None:
             return 0.0
-        left = self.left_of_start(numbers["steps"], settings["width_rate"])
-        start = 1.0 if settings["start_width"] is None else settings["start_width"] * numbers["size"]
-        return left / start**2 + (1 - left) * settings["base"].variance * self.stiffness(numbers, settings)
+        left = self.left_of_start(steps, settings["width_rate"])
+        start = 1.0 if settings["start_width"] is None else settings["start_width"] * size
+        return left * start**-2 + (1 - left) * (settings["base"].variance * self.stiffness(size, settings))
+
+    def _floor_of(self, elements: Elements, settings: Settings) -> float:
+        return self.floor(elements.numbers["size"], elements.steps, settings)
 
     def left_of_start(self, steps: int, width_rate: float) -> float:
         """Π(1 − ρ): A⁻² is a running mean of precisions, in which this is the weight of the first."""
@@ -293,7 +291,7 @@ class GaussNewtonRule(Rule):
 
     def free(self, elements: Elements, settings: Settings) -> Tensor:
         """What makes of a scale A that of the data alone, as Adam has it; SEEN of the rest is its ε."""
-        share = settings["group"].variance(elements.element, 1.0) * elements.floor
+        share = settings["group"].variance(elements.element, 1.0) * self._floor_of(elements, settings)
         return (1 - (1 - self.SEEN) * share).clamp_min(self.SEEN).rsqrt()
 
     def fading(self, steps: int) -> float:
@@ -310,7 +308,7 @@ class GaussNewtonRule(Rule):
             pull = elements.prior.curvature * (mean - elements.prior.mean)
             gradient = gradient.add(pull, alpha=1 / settings["data_size"])
         else:
-            gradient = gradient.add(mean, alpha=self.pull(elements.numbers, settings) / settings["data_size"])
+            gradient = gradient.add(mean, alpha=self.pull(settings) / settings["data_size"])
         whitened = group.linear(g)[1](gradient)
         exact = torch.linalg.vecdot((theta - mean).flatten(), gradient.flatten())
         squares = torch.linalg.vecdot(whitened.flatten(), whitened.flatten())
@@ -367,7 +365,7 @@ class GaussNewtonRule(Rule):
             rate = self.width_rate(steps, settings)
             S = self._precision(g, xi._replace(**scales), elements, settings)
             change = (1 / rate - 1) * (self.level_ratio(state["level"], elements.level, settings) - 1)
-            data = (1 - group.variance(g, 1.0) * elements.floor).clamp_min(0.0)
+            data = (1 - group.variance(g, 1.0) * self._floor_of(elements, settings)).clamp_min(0.0)
             S = S._replace(**{name: getattr(S, name) + change * data for name in scales})
             return group.average_precision(g, S, rate), {"level": elements.level}
         share, count = self.waiting(steps, settings["width_rate"])
@@ -381,7 +379,7 @@ class GaussNewtonRule(Rule):
         """S, from the covectors of the scales at their level and from the prior."""
         group, variance = settings["group"], settings["base"].variance
         curvature = variance * settings["data_size"] / settings["temperature"]
-        stiffness: Any = self.stiffness(elements.numbers, settings)
+        stiffness: Any = self.stiffness(elements.numbers["size"], settings)
         if elements.prior is not None:
             stiffness = elements.prior.curvature / settings["temperature"]
         return map_blocks(lambda s, x: s * stiffness + x * curvature, group.spread(g, variance), scales)

@@ -265,10 +265,10 @@ class TorchStore(Store):
         point = bucket.read([p.detach() for p in bucket.parameters], dtype)
         layout = layout_for(settings["group"], settings["base"], first.dtype)
         level = None if self.levels is None else self.levels[places[0]].to(dtype)
-        floor, prior = self.rule.floor(states[0], settings), settings["prior"]
+        prior = settings["prior"]
         known = prior.gaussian(first) if isinstance(prior, PosteriorPrior) and not self.rule.prior_in_covector else None
         element = layout.element(point, state)
-        return Elements(layout, point, element, state, states[0]["steps"], states[0], level, floor, known)
+        return Elements(layout, point, element, state, states[0]["steps"], states[0], level, known)
 
     def _covector(self, bucket: Bucket, places: list[int], elements: Elements) -> Any:
         dtype, settings = working_dtype(bucket.parameters[0]), self.settings

@@ -101,20 +101,18 @@ def ratio(level: Level, variety: float = 1.0, limit: float = 8.0) -> Tensor:
     truncated at 0.
     """
     weight = max(level.weight, torch.finfo(level.exact.dtype).tiny)
-    a, b, draws = level.exact / weight, level.squares / weight, max(level.draws, torch.finfo(level.exact.dtype).tiny)
-    total = b.sum()
-    seen = total > 0
-    precision = torch.where(seen, draws * total, 1.0)
-    pooled = torch.where(seen, _positive_mean(draws * a.sum() / precision, precision.rsqrt()), 1.0)
-    prior = (variety * pooled).square().reciprocal()
-    own = draws * b + prior
-    return ((draws * a + prior * pooled) / own).clamp(pooled / limit, pooled * limit)
+    a, b, draws = level.exact.double() / weight, level.squares.double() / weight, level.draws
+    total = draws * float(b.sum())
+    pooled = _positive_mean(draws * float(a.sum()) / total, total**-0.5) if total > 0 else 1.0
+    trusted = draws * (variety * pooled) ** 2  # of a tensor's own traces, against those of the model
+    return ((trusted * a + pooled) / (trusted * b + 1)).clamp(pooled / limit, pooled * limit).to(level.exact.dtype)
 
 
-def _positive_mean(mean: Tensor, deviation: Tensor) -> Tensor:
+def _positive_mean(mean: float, deviation: float) -> float:
     """E[c | c > 0] of a normal distribution: m + s·φ(z)/Φ(z) with z = m/s."""
     z = mean / deviation
-    near = z.clamp_min(-10)
-    hazard = (-near.square() / 2 - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(near)).exp()
-    t = -z.clamp_max(-10)  # φ/Φ = t + 1/t − 2/t³ + 10/t⁵ …, and z cancels the first term
-    return deviation * torch.where(z > -10, near + hazard, (1 - (2 - 10 / t.square()) / t.square()) / t)
+    if z > -10:
+        density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        return mean + deviation * density / (math.erfc(-z / math.sqrt(2)) / 2)
+    t = -z  # φ/Φ = t + 1/t − 2/t³ + 10/t⁵ …, and z cancels the first term
+    return deviation * (1 - (2 - 10 / t**2) / t**2) / t
