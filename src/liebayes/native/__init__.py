@@ -30,7 +30,7 @@ CHUNK = 2048
 
 FIELD_NUMBERS = {name: number for number, name in enumerate(TENSOR_FIELDS)}
 
-VERSION = 7
+VERSION = 8
 """The version of the job format; a library built for another one is not used."""
 
 VARIANTS = ("portable", "avx2", "avx512")

@@ -28,7 +28,7 @@ int liebayes_variant(void) {
 void liebayes_allow(int variant) { best = variant; }
 
 /* VERSION in __init__.py, the version of the job format: Python does not use a library of another version. */
-int liebayes_version(void) { return 7; }
+int liebayes_version(void) { return 8; }
 int liebayes_job_size(void) { return (int)sizeof(job); }
 
 int liebayes_has_openmp(void) {
