@@ -93,6 +93,9 @@ def test_states_that_are_missing_begin_anew_with_a_warning() -> None:
     [
         ({"lr": 10**400}, r"lr must be a number, zero or positive, but got an integer of 1329 bits\."),
         ({"lr": -(10**400)}, "lr must be a number"),
+        ({"lr": 1e39}, r"lr must be a number, zero or positive, but got 1e\+39, which float32 cannot hold\."),
+        ({"prior": 1e300}, r"prior must be .* but got 1e\+300, which float32 cannot hold\."),
+        ({"temperature": 1e39}, "temperature must be zero or positive, but got"),
         ({"data_size": 10**5000}, "data_size must be the number of training data"),
         ({"seed": 1 << 64}, "seed must be a whole number, but got an integer of 65 bits"),
         ({"mc_samples": 1e30}, r"mc_samples must be a whole number of at least 1, but got 1e\+30"),

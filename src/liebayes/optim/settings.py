@@ -187,8 +187,11 @@ NUMBERS = ("lr", "scale_lr_ratio", "data_size", "temperature", "momentum", "scal
 """Settings that a step computes with, which may change from step to step."""
 
 
+LARGEST = torch.finfo(torch.float32).max
+
+
 def is_number(settings: dict[str, Any], name: str) -> bool:
-    """Whether a setting is a finite number; one of numpy becomes Python's."""
+    """Whether a setting is a number that float32 can hold, in which most steps compute; one of numpy becomes Python's."""
     value = settings[name]
     if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
         value = settings[name] = int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -196,7 +199,7 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
         if value.bit_length() > 1000:  # and no float holds it
             return False
         value = settings[name] = float(value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def is_count(value: Any) -> bool:
@@ -206,7 +209,10 @@ def is_count(value: Any) -> bool:
 
 def shown(value: Any) -> str:
     """A value in a message; integers may be too long to print."""
-    return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 64 else repr(value)
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    too_large = isinstance(value, float) and LARGEST < abs(value) < math.inf
+    return f"{value!r}, which float32 cannot hold" if too_large else repr(value)
 
 
 def require_data_size(settings: dict[str, Any]) -> None:
