@@ -19,10 +19,9 @@ from scipy import stats
 
 from liebayes import data
 from liebayes.cli import main
-from liebayes.experiments import SettingsError, TrainSettings, open_run, train
+from liebayes.experiments import TrainSettings, open_run, train
 from liebayes.experiments.report import gather, report_page, sections, tables, write_pictures, write_report
 from liebayes.experiments.report.curves import learning_curve
-from liebayes.experiments.report.outside import MADE, outside_images
 from liebayes.experiments.report.sections import title_and_lead
 from liebayes.experiments.report.style import Picture, inline_svg
 from liebayes.experiments.report.tables import _judged, hurt
@@ -250,35 +249,6 @@ def test_perfect_separation_is_not_certain(folder: Path) -> None:
     assert found.low == pytest.approx(stats.binomtest(80, 80).proportion_ci(0.95).low)
 
 
-def test_images_from_outside() -> None:
-    digits = data.load("digits")
-    for name in MADE:
-        outside = outside_images(digits, name, None)
-        assert outside.images.shape == digits.test_images.shape
-        assert outside.images.dtype == torch.uint8
-        assert name in outside.name
-    shuffled = outside_images(digits, None, None)
-    assert shuffled.name == "shuffled test images"
-    assert not torch.equal(shuffled.images, digits.test_images)
-    assert torch.equal(shuffled.images.flatten(1).sort(1)[0], digits.test_images.flatten(1).sort(1)[0])
-    with pytest.raises(SettingsError, match="--ood must be one of"):
-        outside_images(digits, "nothing", None)
-
-
-def test_another_data_set_is_brought_to_size() -> None:
-    digits = data.load("digits")
-    colour = torch.zeros(5, 3, 32, 32, dtype=torch.uint8)
-    colour[:, 0] = 90
-    large = data.from_tensors(colour, torch.arange(5), colour, torch.arange(5), name="large")
-    data.register("large-colours", lambda data_dir, download: large)
-    try:
-        images = outside_images(digits, "large-colours", None).images
-    finally:
-        data.unregister("large-colours")
-    assert images.shape == (5, 1, 8, 8)
-    assert images.unique().tolist() == [30]
-
-
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_pictures_as_files_without_changing_the_users_style(
     folder: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
@@ -351,21 +321,6 @@ def test_a_perfect_run_has_no_error_and_data_sets_are_not_compared(folder: Path,
     finally:
         data.unregister("easy")
     assert 'class="best' not in page
-
-
-def test_a_damaged_companion_does_not_stop_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    digits = data.load("digits")
-    images, labels = digits.train_images[:20], digits.train_labels[:20]
-    mnist = data.from_tensors(images, labels, images, labels, name="mnist")
-    (tmp_path / "fashion-mnist").mkdir()
-    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        (tmp_path / "fashion-mnist" / f"{part}-ubyte.gz").write_bytes(b"cut short")
-    with pytest.warns(UserWarning, match="Using shuffled images instead"):
-        assert outside_images(mnist, None, tmp_path).name.startswith("shuffled")
-    with pytest.warns(UserWarning, match="Using shuffled images instead"):  # its companion, where images are held out
-        outside_images(mnist.held_out(5), None, tmp_path)
-    with pytest.raises(data.DataError):
-        outside_images(mnist, "fashion-mnist", tmp_path)
 
 
 def test_a_page_in_the_way_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
