@@ -308,13 +308,12 @@ class NativeGaussNewtonStore(NativeStore):
         counts = [p.numel() for p in self.parameters]
         chunks = [-(-count // native.CHUNK) for count in counts]
         self._counts = torch.tensor(counts, dtype=torch.float64)
-        self._units = torch.tensor([state["unit"] for state in self.states], dtype=torch.float64)
+        self._units, self._sizes = torch.tensor([(s["unit"], s["size"]) for s in self.states], dtype=torch.float64).unbind(1)
         self._partials = array("d", bytes(24 * sum(chunks)))
         self._found = torch.zeros(len(counts), 3, dtype=torch.float64)  # the traces of the last job
         for row, p in zip(self._found, self.parameters, strict=True):  # built anew between two samples of a step
             for sums in self.sums.get(p, [])[2:]:
                 row.copy_(sums)
-        self._sizes = torch.tensor([state["size"] for state in self.states], dtype=torch.float64)
         self._variance: float = self.settings["base"].variance
         self._units_of_traces = torch.tensor([1.0, self._variance, 1.0], dtype=torch.float64)  # ε of variance 1 in both
         self._put("traces", [row.data_ptr() for row in self._found])
