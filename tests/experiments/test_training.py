@@ -36,7 +36,7 @@ def test_a_loss_that_diverges_is_a_failure(tmp_path: Path, capsys: Captured) -> 
 def test_predictions_that_are_not_finite_are_a_failure(tmp_path: Path) -> None:
     """The last step of an epoch breaks the weights: no loss is taken after it."""
     images = 1437
-    settings = TrainSettings(rule="additive", lr=1e39, epochs=1, batch_size=images, warmup_epochs=0.0, output=tmp_path / "run")
+    settings = TrainSettings(rule="additive", lr=3e38, epochs=1, batch_size=images, warmup_epochs=0.0, output=tmp_path / "run")
     with pytest.raises(DivergedRunError, match="not finite"):
         train(settings)
 
