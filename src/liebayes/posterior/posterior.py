@@ -223,6 +223,8 @@ class Posterior(Snapshot):
             other: the other posterior.
             prior: the precision δ that both were trained with, or the posterior that was the prior of both.
         """
+        if not isinstance(other, Posterior):
+            raise ValueError(f"A posterior is merged with another, but got {other!r}.")
         before = prior._contents() if isinstance(prior, Posterior) else prior
         return Posterior._of(self.model, merged(self._contents(), other._contents(), before))
 
