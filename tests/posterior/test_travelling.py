@@ -76,6 +76,8 @@ def test_a_sample_as_a_module() -> None:
     torch.testing.assert_close(posterior.module()(X).softmax(-1), posterior.predict(X, samples=0).probabilities)
     with pytest.raises(ValueError, match=r"these are missing: \['first\.bias'"):
         posterior.module({})
+    with pytest.raises(ValueError, match=r"of shape \(.*\) for first\.bias, but got \(1,\)"):
+        posterior.module({**weights, "first.bias": torch.ones(1)})
 
 
 def test_a_sample_is_a_state_dictionary() -> None:
