@@ -199,7 +199,7 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
         if value.bit_length() > 1000:  # and no float holds it
             return False
         value = settings[name] = float(value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(float(value)) <= LARGEST
 
 
 def is_count(value: Any) -> bool:
