@@ -28,7 +28,7 @@ from liebayes.posterior import Posterior
 
 FOLDS = 5
 TUNED_SGD = {"prior_precision": 1.0, "lr": 0.14}
-"""SGD with the regulariser and the step of the additive and affine rules: what of their lead is due to these."""
+"""SGD with the regulariser and the step of the additive rule: what of its lead is due to these."""
 RESULTS = Path(__file__).parents[1] / "results" / "digits.json"
 
 

@@ -137,10 +137,11 @@ PROBE = """
 import importlib.metadata, json, platform, torch
 from liebayes import native
 installed = {found.metadata["Name"]: found.version for found in importlib.metadata.distributions()}
+NAMES = ("torch", "numpy", "scipy", "pytest", "hypothesis", "pyro-ppl", "jax", "numpyro", "pymc", "pystan")
 print(json.dumps({
     "level": torch.backends.cpu.get_cpu_capability(), "compiled": native.available(), "kernel": native.describe(),
     "versions": {"python": platform.python_version()}
-    | {name: installed[name] for name in ("torch", "numpy", "scipy", "pytest", "hypothesis") if name in installed},
+    | {name: installed[name] for name in NAMES if name in installed},
 }))
 """
 

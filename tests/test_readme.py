@@ -14,7 +14,7 @@ import liebayes as lb
 from liebayes.experiments.reproduce import RECIPES, table
 from liebayes.experiments.reproduce.result import read_all
 
-ELSEWHERE = {"docs/fit.md": "tests/variational/test_fit_page.py", "docs/from-advi.md": "tests/integrations/test_pyro.py"}
+ELSEWHERE = {"docs/fit.md": "tests/variational/test_fit_page.py", "docs/from-advi.md": "tests/integrations/test_from_advi.py"}
 """Pages whose examples another test runs, because it compares them with more than the text."""
 
 

@@ -1,11 +1,9 @@
 """`from_pyro`: the loss is minus Pyro's log joint density, written here by hand, and the supports are the model's."""
 
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
-from support.pages import run
 from torch import Tensor
 
 import liebayes as lb
@@ -105,10 +103,3 @@ def test_what_has_no_chart_is_refused() -> None:
             from_pyro(model)
     with pytest.raises(ValueError, match="no latent"):
         from_pyro(lambda: None)
-
-
-def test_the_page(tmp_path: Path) -> None:
-    """docs/from-advi.md: the loss by hand and the model are the same problem."""
-    names = run("docs/from-advi.md", tmp_path)
-    for a, b in zip(names["q"].element, names["same"].element, strict=True):
-        assert torch.allclose(a, b, rtol=1e-6, atol=1e-8)

@@ -209,6 +209,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ).train()
     with pytest.raises(TypeError, match=r"takes the trainer it is for, but got a NoneType"):
         PosteriorSampling(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"must be one of liebayes, but is NoneType"):
+        posterior_of(None)  # type: ignore[arg-type]
 
 
 def adapter(seed: int = 0) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,25 @@ def test_a_parameter_group_may_have_keys_of_schedulers_and_trainers(kind: str) -
 def test_arguments_as_of_other_optimizers_are_refused_helpfully(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         lb.AffineBLR(**{"params": positive_layer().parameters(), "data_size": 100, **given})
+
+
+OPTIMIZERS = [lb.AdditiveBLR, lb.MultiplicativeBLR, lb.AffineBLR, lb.KroneckerBLR, lb.baselines.IVON, lb.baselines.VOGN]
+
+
+def options_of(optimizer: type[lb.LieGroupBLR]) -> set[str]:
+    with pytest.raises(TypeError) as refused:
+        optimizer(positive_layer().parameters(), data_size=100, colour="red")  # type: ignore[call-arg]
+    return set(re.findall(r"\w+", str(refused.value).partition("The options are ")[2]))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["weight_decay", "betas", "ess", "hess_init", "beta1", "beta2", "clip_radius", "nesterov"])
+def test_a_hint_names_options_that_the_optimizer_has(name: str, optimizer: type[lb.LieGroupBLR]) -> None:
+    with pytest.raises(TypeError) as refused:
+        optimizer(positive_layer().parameters(), data_size=100, **{name: 0.1})
+    named = set(re.findall(r"\w+", str(refused.value).partition(". ")[2])) - {name}
+    elsewhere = set().union(*map(options_of, OPTIMIZERS)) - options_of(optimizer)
+    assert not named & elsewhere
 
 
 def test_a_subclass_may_take_options_of_its_own() -> None:

@@ -241,3 +241,15 @@ def test_what_a_posterior_is_not_made_of(model: Any, families: Any, options: dic
 def test_the_density_of_no_weights() -> None:
     with pytest.raises(ValueError, match="needs a tensor for every trained parameter"):
         posterior_of(Net()).log_prob(None)  # type: ignore[arg-type]
+
+
+def test_weights_of_numpy_are_tensors() -> None:
+    """float64 is what numpy makes of numbers."""
+    pytest.importorskip("numpy")
+    posterior = posterior_of(Net())
+    weights = posterior.sample()
+    arrays = {name: value.double().numpy() for name, value in weights.items()}
+    assert torch.equal(posterior.log_prob(arrays), posterior.log_prob(weights))
+    assert torch.equal(posterior.module(arrays)(X), posterior.module(weights)(X))
+    centres = posterior.centred_at(arrays).point(), posterior.centred_at(weights).point()
+    assert all(torch.equal(centres[0][name], centres[1][name]) for name in weights)

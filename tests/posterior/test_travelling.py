@@ -76,6 +76,8 @@ def test_a_sample_as_a_module() -> None:
     torch.testing.assert_close(posterior.module()(X).softmax(-1), posterior.predict(X, samples=0).probabilities)
     with pytest.raises(ValueError, match=r"these are missing: \['first\.bias'"):
         posterior.module({})
+    with pytest.raises(ValueError, match=r"of shape \(.*\) for first\.bias, but got \(1,\)"):
+        posterior.module({**weights, "first.bias": torch.ones(1)})
 
 
 def test_a_sample_is_a_state_dictionary() -> None:
@@ -263,9 +265,13 @@ def test_what_cannot_be_merged_is_refused() -> None:
     other = nn.Linear(3, 1)
     biased = Posterior(other, {name: Family(DiagonalAffine(), Normal(), DiagonalAffine().at(p.detach()))
                                for name, p in other.named_parameters()})  # fmt: skip
+    wide = gaussian(nn.Linear(1, 1, bias=False), ones[:, :1], ones[:, :1], 1.0)  # its numbers would be broadcast
     for b, prior, said in (
         (laplace, 1.0, r"weight is of DiagonalAffine\(\) on Laplace"),
-        (biased, 1.0, "Only one of the posteriors is over bias"),
+        (biased, 1.0, r"Only one of the posteriors is over bias of shape \(1,\); both must be"),
+        (wide, 1.0, r"Only one of the posteriors is over weight of shape \(1, 1\)"),
+        (plain, wide, r"over the same parameters as the posterior, but only one is over weight of shape \(1, 1\)"),
+        (None, 1.0, "A posterior is merged with another, but got None"),
         (gaussian(model, ones, ones, 1.0, 0.5), 1.0, "theirs are 1 and 0.5"),
         (plain.pruned(0.5), 1.0, "Merge first, then prune"),
         (plain, 5.0, "more precise than both posteriors together"),

@@ -214,7 +214,7 @@ def _targets(
         return _stacked(columns).bool(), list(targets)
     if task == "regression":
         if not numeric:
-            raise DataFileError(path, f"targets of --task regression must be numbers: {', '.join(targets)}")
+            raise DataFileError(path, f"targets of regression, and several at once, must be numbers: {', '.join(targets)}")
         values = _stacked(columns)
         if not bool(values.isfinite().all()):
             raise DataFileError(path, f"targets must be finite numbers: {', '.join(targets)}")

@@ -124,7 +124,7 @@ def resolved(settings: TrainSettings) -> TrainSettings:
 
 
 def _of_affine(settings: TrainSettings, defaults: dict[str, Any], regression: bool) -> dict[str, Any]:
-    """The defaults of the affine rule. A setting of Alg. 3 asks for it, and regression does with its narrow base."""
+    """The defaults of the affine rule: those of Alg. 3 if one of its settings is given, and for regression."""
     printed = [name for name in OF_ALGORITHM_3 if getattr(settings, name) is not None]
     curvature = settings.curvature or ("samples" if printed or regression else "gauss-newton")
     if curvature == "samples":

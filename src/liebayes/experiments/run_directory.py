@@ -211,7 +211,7 @@ class RunDirectory:
 
 
 def _require_figures(line: Mapping[str, Any]) -> None:
-    """Refuses a line that lacks what every line has, or what comes with figures of the test data, or where it is no number."""
+    """Refuses a line in which a figure is missing or no number: those of every line, and with a test NLL all test figures."""
     needed = ["train_loss", "seconds"]
     if "test_nll" in line:
         needed += ["point_nll", *(f"test_{figure.name}" for figure in task_of_line(line).figures)]

@@ -205,7 +205,7 @@ def task_of_line(line: Mapping[str, Any]) -> Task:
 
 
 def rounded(value: Any) -> float:
-    """A number of a prediction, with six digits after the point or in all."""
+    """A number of a prediction with six decimals, and from 1 on with seven significant digits."""
     number = float(value)
     return round(number, 6) if abs(number) < 1 else float(f"{number:.7g}")
 

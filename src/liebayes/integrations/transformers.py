@@ -108,7 +108,7 @@ def posterior_of(trainer: Trainer) -> Posterior:
 
 def _optimizer_of(trainer: Trainer) -> LieGroupBLR:
     """The optimizer inside the wrappers of Accelerate."""
-    optimizer: Any = trainer.optimizer
+    optimizer: Any = getattr(trainer, "optimizer", None)
     while not isinstance(optimizer, LieGroupBLR) and hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     if not isinstance(optimizer, LieGroupBLR):

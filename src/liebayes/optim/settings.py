@@ -199,7 +199,7 @@ def is_number(settings: dict[str, Any], name: str) -> bool:
         if value.bit_length() > 1000:  # and no float holds it
             return False
         value = settings[name] = float(value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(float(value)) <= LARGEST
 
 
 def is_count(value: Any) -> bool:
@@ -285,18 +285,31 @@ WRITTEN_BY_OTHERS = {
 """Keys of parameter groups that schedulers, trainers and this library write."""
 
 _NO_SUCH = "There is no such setting here: leave it out."
-_INSTEAD = {
-    "weight_decay": "Decay is the prior here: prior=δ is the regulariser ½δ‖θ‖² of all N data together, so start with "
-    "prior = weight_decay·data_size.",
-    "betas": "Use momentum for the first; in place of the second is width_rate.",
-    "ess": "Use data_size, the number of training data, and temperature.",
-    "hess_init": "Use start_width, the width the posterior starts with.",
-    "beta1": "Use momentum.",
-    "beta2": "Use width_rate.",
-    "clip_radius": "Use max_step, a bound in the Lie algebra.",
-    "nesterov": _NO_SUCH,
-    "dampening": "The momentum here is an average, as with dampening=momentum.",
+_INSTEAD: dict[str, dict[str, str]] = {
+    "weight_decay": {
+        "prior": "Decay is the prior here: prior=δ is the regulariser ½δ‖θ‖² of all N data together, so start with "
+        "prior = weight_decay·data_size."
+    },
+    "betas": {
+        "width_rate": "Use momentum for the first, and width_rate, which is 1 minus the second.",
+        "scale_momentum": "Use momentum for the first and scale_momentum for the second.",
+        "momentum": "Use momentum for the first; the second has no counterpart.",
+    },
+    "ess": {
+        "temperature": "Use data_size, the number of training data, and temperature.",
+        "data_size": "Use data_size, the number of training data.",
+    },
+    "hess_init": {
+        "start_width": "Use start_width, the width the posterior starts with.",
+        "initial_curvature": "Use initial_curvature.",
+    },
+    "beta1": {"momentum": "Use momentum."},
+    "beta2": {"width_rate": "Use width_rate, which is 1 minus it.", "scale_momentum": "Use scale_momentum."},
+    "clip_radius": {"max_step": "Use max_step, a bound in the Lie algebra."},
+    "nesterov": {},
+    "dampening": {"momentum": "The momentum here is an average, as with dampening=momentum."},
 }
+"""For options of other optimizers, what to use here: the first of these that the optimizer has."""
 
 
 def refuse_unknown(optimizer: str, given: Iterable[str], options: Collection[str], where: str = "") -> None:
@@ -304,7 +317,8 @@ def refuse_unknown(optimizer: str, given: Iterable[str], options: Collection[str
     for name in sorted(given):
         close = difflib.get_close_matches(name, options, 1, cutoff=0.75)
         if name in _INSTEAD:
-            hint = f"{_INSTEAD[name]} See docs/from-adamw.md."
+            known = [words for option, words in _INSTEAD[name].items() if option in options]
+            hint = f"{known[0] if known else _NO_SUCH} See docs/from-adamw.md."
         elif close:
             hint = f"Did you mean {close[0]!r}?"
         elif name in ("eps", "amsgrad", "fused", "capturable", "differentiable", "decoupled_weight_decay"):

@@ -59,8 +59,8 @@ def recentred(name: str, family: Family[Any], point: Tensor) -> Family[Any]:
 
 def merged(a: Contents, b: Contents, prior: float | Contents) -> Contents:
     """q₁·q₂ over the prior, for Gaussians with a precision for every weight."""
-    if set(a.families) != set(b.families):
-        raise ValueError(f"Only one of the posteriors is over {sorted(set(a.families) ^ set(b.families))[0]}; both must be.")
+    if differing := _differing(a, b):
+        raise ValueError(f"Only one of the posteriors is over {differing}; both must be.")
     if dict(a.frozen) != dict(b.frozen):
         raise ValueError(
             "The posteriors were trained beside different frozen weights; only posteriors beside the same weights can be "
@@ -105,10 +105,16 @@ def counted(contents: Contents, times: float, prior: float | Contents) -> Conten
     return contents._replace(families=found)
 
 
+def _differing(a: Contents, b: Contents) -> str:
+    """A parameter that only one of two posteriors has, with its shape; otherwise nothing."""
+    one, two = ({f"{name} of shape {tuple(f.event_shape)}" for name, f in c.families.items()} for c in (a, b))
+    return min(one ^ two, default="")
+
+
 def _require_prior(contents: Contents, prior: float | Contents) -> None:
     if isinstance(prior, Contents):
-        if set(prior.families) != set(contents.families):
-            raise ValueError("The prior must be over the same parameters as the posterior.")
+        if differing := _differing(prior, contents):
+            raise ValueError(f"The prior must be over the same parameters as the posterior, but only one is over {differing}.")
     elif isinstance(prior, bool) or not (is_positive(prior) or prior == 0):
         raise ValueError(
             f"prior must be the precision used in training, or the posterior that was the prior, but got {prior!r}."

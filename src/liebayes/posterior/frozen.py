@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from ..posterior_file import OtherModelError
 
 _CHUNK = 1 << 17
+_BLOCK = 1 << 16
 _ODD = -0x61C8864680B583EB  # 2⁶⁴ over the golden ratio, as a signed number
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -30,13 +32,24 @@ def fingerprint(value: Tensor) -> str:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     bits = flat.view(_BITS[flat.element_size()])
-    weights = (torch.arange(min(_CHUNK, len(bits)), device=bits.device) * 2 + 1) * _ODD
-    parts = bits.split(_CHUNK) if len(bits) else ()
-    sums = torch.zeros(len(parts), dtype=torch.int64, device=bits.device)  # small tensors, one by one, would split the heap
-    for total, part in zip(sums, parts, strict=True):
-        torch.sum(part.to(torch.int64) * weights[: len(part)], 0, out=total)
-    text = f"{value.dtype} {tuple(value.shape)} {sums.tolist()}"
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    sums = _sums_of_chunks(bits).tolist()
+    return hashlib.blake2b(f"{value.dtype} {tuple(value.shape)} {sums}".encode(), digest_size=8).hexdigest()
+
+
+def _sums_of_chunks(bits: Tensor) -> Tensor:
+    """Σ_k c·(2k + 1)·bits_k of every chunk, by blocks in one small room: large ones that come and go would split the heap."""
+    weights, per_chunk = _weights_of_a_chunk(bits.device), _CHUNK // _BLOCK
+    room = torch.empty_like(weights[0])
+    sums = torch.zeros(-(-len(bits) // _CHUNK), per_chunk, dtype=torch.int64, device=bits.device)
+    for k, (block, total) in enumerate(zip(bits.split(_BLOCK), sums.flatten(), strict=False)):
+        products = room[: len(block)].copy_(block).mul_(weights[k % per_chunk, : len(block)])
+        torch.sum(products, 0, out=total)
+    return sums.sum(1)
+
+
+@cache
+def _weights_of_a_chunk(device: torch.device) -> Tensor:
+    return torch.arange(_CHUNK, device=device).mul_(2).add_(1).mul_(_ODD).view(-1, _BLOCK)
 
 
 def fingerprints(parameters: Mapping[str, Tensor]) -> dict[str, str]:
@@ -48,8 +61,8 @@ def require_frozen(where: str, frozen: Mapping[str, str], model: nn.Module) -> N
     """Refuses a model whose frozen weights are not those of the posterior."""
     if not frozen:
         return
-    parameters = dict(model.named_parameters())
-    changed = [name for name, saved in frozen.items() if name not in parameters or fingerprint(parameters[name]) != saved]
+    found = fingerprints({name: p for name, p in model.named_parameters() if name in frozen})
+    changed = [name for name, saved in frozen.items() if found.get(name) != saved]
     if changed:
         raise OtherModelError(
             f"{where} {len(changed)} of {len(frozen)} frozen weights, such as {changed[0]}, are not those that the posterior "

@@ -35,7 +35,7 @@ from .inputs import call, input_batches
 from .measuring import free_energy, recompute_statistics
 from .modules import copy_with, evaluation_mode, unwrap
 from .pruning import keep_by_signal
-from .snapshot import Snapshot, copies
+from .snapshot import Snapshot, copies, tensors_of
 
 
 class Posterior(Snapshot):
@@ -177,10 +177,8 @@ class Posterior(Snapshot):
 
         It is a plain module, which shares nothing with the posterior but frozen weights.
         """
-        trained = self._point() if weights is None else {n: w.clone() for n, w in weights.items() if n in self.families}
-        missing = sorted(set(self.families) - set(trained))
-        if missing:
-            raise ValueError(f"module needs a tensor for every trained parameter, but these are missing: {missing}.")
+        given = self._point() if weights is None else self._trained("module", weights)
+        trained = {name: weight.detach().to(self._dtypes[name], copy=True) for name, weight in given.items()}
         self._require_usable()
         return copy_with(self.model, {**trained, **copies(self.fixed), **copies(self.buffers)})
 
@@ -203,6 +201,7 @@ class Posterior(Snapshot):
         Other parameters and buffers are taken from there too, where it has them; frozen ones stay.
         """
         values = slots_of(unwrap(weights)) if isinstance(weights, nn.Module) else weights
+        values = tensors_of(values) if isinstance(values, Mapping) else values
         return Posterior._of(self.model, centred(self._contents(), values))
 
     def pruned(self, share: float) -> Posterior:
@@ -223,6 +222,8 @@ class Posterior(Snapshot):
             other: the other posterior.
             prior: the precision δ that both were trained with, or the posterior that was the prior of both.
         """
+        if not isinstance(other, Posterior):
+            raise ValueError(f"A posterior is merged with another, but got {other!r}.")
         before = prior._contents() if isinstance(prior, Posterior) else prior
         return Posterior._of(self.model, merged(self._contents(), other._contents(), before))
 

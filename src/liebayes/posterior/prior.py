@@ -46,9 +46,9 @@ class PosteriorPrior:
         for name, p in parameters:
             family = posterior.families.get(own.get(id(p), name))
             if family is None or family.event_shape != p.shape:
-                found = "nothing about it" if family is None else f"a tensor of shape {tuple(family.event_shape)}"
+                found = "no such parameter" if family is None else f"{name} of shape {tuple(family.event_shape)}"
                 raise ValueError(
-                    f"prior: the posterior has {found}, but {name} of shape {tuple(p.shape)} is to be trained. Pass "
+                    f"prior: parameter {name} of shape {tuple(p.shape)} is to be trained, but the posterior has {found}. Pass "
                     "named_parameters(); give parameters that are new a group of their own with a number as prior."
                 )
             self.families[p] = family if family.device == p.device else _on(family, p.device)

@@ -126,17 +126,23 @@ class Snapshot:
     def log_prob(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The log density of the trained parameters in a set of weights."""
         self._refuse_pruned("log_prob")
-        missing = sorted(set(self.families) - set(weights if isinstance(weights, Mapping) else ()))
+        given = self._trained("log_prob", weights)
+        return torch.stack([family.log_prob(given[name].to(family.dtype)) for name, family in self.families.items()]).sum()
+
+    def _trained(self, what: str, weights: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Of a set of weights, those of the trained parameters; they may be arrays of numpy."""
+        given = tensors_of(weights) if isinstance(weights, Mapping) else {}
+        missing = sorted(set(self.families) - set(given))
         if missing:
-            raise ValueError(f"log_prob needs a tensor for every trained parameter, but these are missing: {missing}.")
+            raise ValueError(f"{what} needs a tensor for every trained parameter, but these are missing: {missing}.")
         for name, family in self.families.items():
-            came = tuple(weights[name].shape) if isinstance(weights[name], Tensor) else type(weights[name]).__name__
+            came = tuple(given[name].shape) if isinstance(given[name], Tensor) else type(given[name]).__name__
             if came != family.event_shape:
                 raise ValueError(
-                    f"log_prob needs a tensor of shape {tuple(family.event_shape)} for {name}, but got {came}. Pass one set "
+                    f"{what} needs a tensor of shape {tuple(family.event_shape)} for {name}, but got {came}. Pass one set "
                     "of weights, such as sample() gives."
                 )
-        return torch.stack([family.log_prob(weights[name].to(family.dtype)) for name, family in self.families.items()]).sum()
+        return {name: given[name] for name in self.families}
 
     def as_distribution(self) -> dict[str, Distribution]:
         """The posterior of each trained parameter as a `torch.distributions` object, where the family has one."""
@@ -182,6 +188,11 @@ class Snapshot:
     def _generator(self, seed: int) -> torch.Generator:
         number = whole_number("seed", seed, "a whole number", -1 << 63, 1 << 64)
         return torch.Generator(device=self.device).manual_seed(number)
+
+
+def tensors_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays of numpy as tensors; anything else as it is."""
+    return {name: torch.as_tensor(x) if hasattr(x, "__array__") else x for name, x in values.items()}
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -182,7 +182,7 @@ def _interval(statistic: Statistic) -> Interval:
 
 
 def _separation(inside: Tensor, outside: Tensor) -> Interval:
-    """An AUROC with its 95 % interval; without a single pair in the wrong order, as far as `unseen` says."""
+    """An AUROC with its 95 % interval. If no pair is in the wrong order, resamples do not spread: `unseen` gives the bound."""
     value, resampled = auroc(inside, outside), auroc_replicates(inside, outside)
     low, high = torch.quantile(resampled, torch.tensor([0.025, 0.975], dtype=resampled.dtype)).tolist()
     reach = unseen(min(len(inside), len(outside)))
@@ -197,7 +197,7 @@ def _spread(family: Any) -> Tensor:
 
 
 def _log_scale(family: Any) -> Tensor:
-    """How much wider than the base every weight is. Of groups that correlate weights, by the width of its marginal."""
+    """The logarithm of how much wider than the base every weight is: marginally, if the group correlates weights."""
     if not hasattr(family.group, "log_scale_and_shift"):
         return family.stddev.log() - math.log(family.base.stddev)
     return family.group.log_scale_and_shift(family.element)[0]
