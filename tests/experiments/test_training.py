@@ -34,9 +34,10 @@ def test_a_loss_that_diverges_is_a_failure(tmp_path: Path, capsys: Captured) -> 
 
 
 def test_predictions_that_are_not_finite_are_a_failure(tmp_path: Path) -> None:
-    """The last step of an epoch breaks the weights: no loss is taken after it."""
+    """The last step of an epoch leaves weights of 1e37, whose sums overflow: no loss is taken after it."""
     images = 1437
-    settings = TrainSettings(rule="additive", lr=3e38, epochs=1, batch_size=images, warmup_epochs=0.0, output=tmp_path / "run")
+    steps = {"lr": 3e38, "momentum": 0.0, "prior_precision": float(images), "batch_size": images, "warmup_epochs": 0.0}
+    settings = TrainSettings(rule="additive", epochs=1, output=tmp_path / "run", **steps)
     with pytest.raises(DivergedRunError, match="not finite"):
         train(settings)
 
