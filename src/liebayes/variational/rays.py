@@ -1,0 +1,77 @@
+"""Whether the target has finite mass: the loss far out, on the rays along which a run would go on for ever.
+
+With separable classes and a flat prior the loss falls towards its infimum along rays, and the best mean and widths are
+infinite. Both drift, ever more slowly next to themselves: the gradients come from the few draws behind the border of the
+classes, so that near the result there is nothing but noise. Far out it shows. The conditional of a density of finite mass has
+finite mass on almost every line, and so the loss over τ rises by more than the logarithm of the distance. On a ray where it
+does not, over many powers of ten, there is more mass than at the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .factors import Factor, direction_in_words
+
+POWERS = {torch.float64: 6}
+"""Up to which power of ten a ray is followed: in float64 any prior worth the name is seen, in narrower types (`FEW`) the
+differences of a loss are lost in its rounding soon."""
+FEW = 3
+
+
+def endless(factors: Sequence[Factor], loss: Callable[[list[Tensor]], Tensor]) -> str | None:
+    """The ray on which there is no finite mass, in words: away from the start, or along the widest coordinate.
+
+    Args:
+        factors: where the run ended.
+        loss: the loss − τ·log |J|, over τ, at points in the coordinates of each factor's chart; the mean over all batches.
+    """
+    if not all(factor.group.affine_action for factor in factors):
+        return None
+    places = [factor.group.act(factor.element, factor.middle) for factor in factors]
+    rays = [ray for ray in _rays(factors, places) if any(bool(part.any()) for part in ray)]
+    if not rays:
+        return None
+    powers = POWERS.get(places[0].dtype, FEW)
+    distances = torch.tensor([0.0, *(10.0**k for k in range(1, powers + 1))], dtype=torch.float64)
+    points = [
+        torch.stack([place + step * part for part in parts for step in distances.tolist()])
+        for place, *parts in zip(places, *rays, strict=True)
+    ]
+    values = loss(points).double().reshape(len(rays), len(distances))
+    rises = values[:, 1:] - values[:, :1]
+    # NaN and infinite values, as behind the end of the numbers, speak against a ray: all comparisons are false.
+    level = (rises <= distances[1:].log()).all(1) & (rises[:, 1:].diff(dim=1).abs() <= math.log(10.0)).all(1)
+    found = level.nonzero().flatten().tolist()
+    if not found:
+        return None
+    vector = torch.cat([part.reshape(-1) for part in rays[found[0]]])
+    return direction_in_words(vector, [name for factor in factors for name in factor.coordinates()])
+
+
+def _rays(factors: Sequence[Factor], places: Sequence[Tensor]) -> list[list[Tensor]]:
+    """For each ray the vector of each factor: as long as the way from the start, or as a width if that is longer."""
+    widths = [_widths(factor, place) for factor, place in zip(factors, places, strict=True)]
+    ways = [place - f.group.act(f.start, f.middle) for f, place in zip(factors, places, strict=True)]
+    relative = max(float((way / width).abs().max()) if way.numel() else 0.0 for way, width in zip(ways, widths, strict=True))
+    rays = [[way / min(relative, 1.0) for way in ways]] if 0 < relative < math.inf else []
+    for number, width in enumerate(widths):
+        for sign in (1.0, -1.0):
+            ray = [torch.zeros_like(place) for place in places]
+            if width.numel() and bool(torch.isfinite(width).all()):
+                widest = int(width.argmax())
+                ray[number].view(-1)[widest] = sign * width.view(-1)[widest]
+            rays.append(ray)
+    return rays
+
+
+def _widths(factor: Factor, like: Tensor) -> Tensor:
+    """The standard deviations of the coordinates; infinite for groups that do not know them."""
+    try:
+        return factor.group.stddev(factor.element, factor.width).reshape(like.shape)
+    except ValueError:
+        return torch.full_like(like, math.inf)
