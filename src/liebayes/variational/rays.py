@@ -23,12 +23,13 @@ differences of a loss are lost in its rounding soon."""
 FEW = 3
 
 
-def endless(factors: Sequence[Factor], loss: Callable[[list[Tensor]], Tensor]) -> str | None:
+def endless(factors: Sequence[Factor], loss: Callable[[list[Tensor]], Tensor], batches: int = 1) -> str | None:
     """The ray on which there is no finite mass, in words: away from the start, or along the widest coordinate.
 
     Args:
         factors: where the run ended.
-        loss: the loss − τ·log |J|, over τ, at points in the coordinates of each factor's chart; the mean over all batches.
+        loss: the loss − τ·log |J|, over τ, at points in the coordinates of each factor's chart; each call on the next batch.
+        batches: how many there are in a pass over the data. One on which the loss rises on all rays is enough.
     """
     if not all(factor.group.affine_action for factor in factors):
         return None
@@ -42,15 +43,23 @@ def endless(factors: Sequence[Factor], loss: Callable[[list[Tensor]], Tensor]) -
         torch.stack([place + step * part for part in parts for step in distances.tolist()])
         for place, *parts in zip(places, *rays, strict=True)
     ]
-    values = loss(points).double().reshape(len(rays), len(distances))
-    rises = values[:, 1:] - values[:, :1]
-    # NaN and infinite values, as behind the end of the numbers, speak against a ray: all comparisons are false.
-    level = (rises <= distances[1:].log()).all(1) & (rises[:, 1:].diff(dim=1).abs() <= math.log(10.0)).all(1)
-    found = level.nonzero().flatten().tolist()
-    if not found:
-        return None
+    total, found = torch.zeros(len(rays), len(distances), dtype=torch.float64), list[int]()
+    for count in range(1, batches + 1):
+        total += loss(points).double().cpu().reshape(total.shape)
+        found = _level(total / count, distances).nonzero().flatten().tolist()
+        if not found:
+            return None
     vector = torch.cat([part.reshape(-1) for part in rays[found[0]]])
     return direction_in_words(vector, [name for factor in factors for name in factor.coordinates()])
+
+
+def _level(values: Tensor, distances: Tensor) -> Tensor:
+    """For each ray whether the values rise by less than the logarithm of the distance, and neither rise nor fall in the end.
+
+    Infinite values and NaN, as where numbers end, speak against it: all comparisons are false.
+    """
+    rises = values[:, 1:] - values[:, :1]
+    return (rises <= distances[1:].log()).all(1) & (rises[:, 1:].diff(dim=1).abs() <= math.log(10.0)).all(1)
 
 
 def _rays(factors: Sequence[Factor], places: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -368,21 +368,18 @@ class Fit:
             found = examine(self.factors, self.settings, self._values, self.steps)
             found = refine(self.factors, self.settings, self._values, self.steps, self._time, self.history, found)
         if self.settings.temperature:
+            batches = 1 if self._batches is None else self._batches.count // self._batches.size
             with suppress(Exception), torch.no_grad():  # a loss may fail where no fit would go
-                found.endless = endless(self.factors, self._loss_over_batches)
+                found.endless = endless(self.factors, self._potential, batches)
         return found
 
-    def _loss_over_batches(self, points: list[Tensor]) -> Tensor:
-        """(loss − τ·log |J|)/τ at points in the coordinates of the charts: the mean over the batches of one pass."""
+    def _potential(self, points: list[Tensor]) -> Tensor:
+        """(loss − τ·log |J|)/τ at points in the coordinates of the charts, on the next batch."""
         placed = [factor.placed(z) for factor, z in zip(self.factors, points, strict=True)]
-        passes = 1 if self._batches is None else self._batches.count // self._batches.size
-        total = torch.zeros((), dtype=torch.float64)
-        for _ in range(passes):
-            if self._batches is not None:
-                self._batches.next()
-            total = total + self._energies(*(theta for thetas, _ in placed for theta in thetas)).double()
-        volumes = [volume.double() for _, volume in placed if volume is not None]
-        return total / passes / self.settings.temperature - sum(volumes)
+        if self._batches is not None:
+            self._batches.next()
+        values = self._energies(*(theta for thetas, _ in placed for theta in thetas))
+        return values / self.settings.temperature - sum(volume for _, volume in placed if volume is not None)
 
     def _values(self, noise: list[Tensor]) -> tuple[Tensor, list[Any], list[Tensor]]:
         """For each sample (loss − τ·log |J|)/τ + log q₀(ε); the covectors; the gradients in ε."""
