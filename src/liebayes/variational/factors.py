@@ -230,13 +230,23 @@ def direction_in_words(vector: Tensor, names: list[str]) -> str:
     return "the direction " + " ".join(terms)
 
 
-def with_defaults(group: LieGroup[Any] | None, base: Any, start: Any) -> tuple[LieGroup[Any], Any, Any]:
-    """What is not said comes from the family to go on from, if the start is one; otherwise it is full rank on a Normal."""
-    if isinstance(start, JointFamily):
-        group, base = group or start.real.group, base or start.real.base
-    elif isinstance(start, (Family, ProductFamily)):
-        group, base, start = group or start.group, base or _bases(start), start.element
-    return group or TriangularAffine(), base or Normal(), start
+def with_defaults(group: LieGroup[Any] | None, base: Any, start: Any, supports: Any) -> tuple[LieGroup[Any], Any, Any, Any]:
+    """What is not said comes from the family to go on from, if the start is one; otherwise it is full rank on a Normal.
+
+    A group that is given acts on a matrix row by row. Where none is, all numbers of a tensor are one vector.
+    """
+    if isinstance(start, (Family, ProductFamily, JointFamily)):
+        real = start.real if isinstance(start, JointFamily) else start
+        if group is not None and type(group) is not type(real.group):
+            raise ValueError(
+                f"The family to start from is of {real.group}, but group is {group}. Leave out group, or start at the mean of "
+                "that family: fit(loss, group, start=q.mean), with supports as before."
+            )
+        group, base = group or real.group, base or (real.base if isinstance(real, Family) else _bases(real))
+        start = start if isinstance(start, JointFamily) else start.element
+    elif group is None and supports is None and getattr(start, "ndim", 0 if isinstance(start, float) else 1) != 1:
+        supports = Real()
+    return group or TriangularAffine(), base or Normal(), start, supports
 
 
 def _bases(family: Family[Any] | ProductFamily) -> Any:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -91,8 +91,13 @@ class Fit:
         for name, function in {"loss": loss, "regulariser": regulariser or loss}.items():
             if not callable(function):
                 raise ValueError(f"{name} must be a function, but got {function!r}.")
+        if torch.is_inference_mode_enabled():
+            raise ValueError("fit takes gradients, which torch.inference_mode() does not allow. Call it outside of that.")
+        unknown = settings.keys() - {field.name for field in fields(Settings)}
+        if unknown:
+            raise TypeError(f"Fit() has no arguments {sorted(unknown)}. Its arguments are those of `liebayes.fit`.")
         told = Settings(**settings)
-        group, base, start = with_defaults(group, base, start)
+        group, base, start, supports = with_defaults(group, base, start, supports)
         self.group: LieGroup[Any] = group
         factors, unflatten = make_factors(
             self.group, base, start, supports, told.initial_scale, told.metric, told.entropy, told.antithetic
@@ -237,7 +242,9 @@ class Fit:
         )
 
     def _noise_of_the_step(self) -> list[Tensor]:
-        noise = next(self._noise)
+        noise = next(self._noise, None)
+        if noise is None:
+            raise ValueError("The run has ended with its `with` block. To go on: Fit(loss, start=run.family).")
         here, self._earlier = self._earlier, noise
         if not (self._unpaired and here):
             return noise
