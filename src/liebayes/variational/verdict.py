@@ -209,7 +209,7 @@ def judge(factors: list[Factor], settings: Settings, history: History, found: Ex
     """The verdict, and a sentence with what it rests on."""
     if not bool(torch.isfinite(found.values).all()):
         return Convergence.LOST, f"{Convergence.LOST.value}: it is not finite at some draws of the result"
-    worst, words, growing = 0.0, "", None
+    worst, words, growing = LARGE, "", None
     for factor, step in zip(factors, found.steps, strict=True):
         if step is None:
             continue
@@ -238,7 +238,7 @@ def judge(factors: list[Factor], settings: Settings, history: History, found: Ex
         return Convergence.UNBOUNDED, f"{Convergence.UNBOUNDED.value} ({growing})"
     if found.endless is not None:
         return Convergence.UNBOUNDED, f"the target has no finite mass: far out, the loss does not rise along {found.endless}"
-    if worst > LARGE:
+    if words:
         return Convergence.MOVING, f"{Convergence.MOVING.value}: {words}"
     if all(step is None for step in found.steps) and (falling := _falling(history)):
         return Convergence.MOVING, f"{Convergence.MOVING.value}: {falling}"
