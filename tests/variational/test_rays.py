@@ -78,6 +78,20 @@ def test_a_rare_category_without_exceptions() -> None:
     assert "theta[0]" not in q.history.verdict
 
 
+@pytest.mark.parametrize("group", [TriangularAffine(), DiagonalAffine()], ids=str)
+def test_a_line_without_mass_of_its_own(group: LieGroup) -> None:
+    """x ~ N(0, s²) with s of Cauchy's: on the line x = 0, where this starts, the density is level in log s, on no other."""
+
+    def loss(t: dict[str, Tensor]) -> Tensor:
+        return 0.5 * (t["x"] / t["s"]).square() + t["s"].log() + t["s"].square().log1p()
+
+    one = torch.ones((), dtype=torch.float64)
+    with lb.Fit(loss, group, start={"s": one, "x": 0 * one}, supports={"s": Positive()}, initial_scale=1e-4) as run:
+        assert run._examine().endless is None
+    q = fitted(loss, group, start={"s": one, "x": 0 * one}, supports={"s": Positive()}, steps=300)
+    assert q.history.converged is not Convergence.UNBOUNDED
+
+
 @pytest.mark.parametrize(("power", "proper"), [(0.4, False), (0.6, True), (1.0, True)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_tails_decide(power: float, proper: bool, dtype: torch.dtype) -> None:

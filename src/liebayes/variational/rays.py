@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..groups import blocks_of
 from .factors import Factor, direction_in_words
 
 POWERS = {torch.float64: 6}
@@ -33,8 +34,10 @@ def endless(factors: Sequence[Factor], loss: Callable[[list[Tensor]], Tensor], b
     """
     if not all(factor.group.affine_action for factor in factors):
         return None
-    places = [factor.group.act(factor.element, factor.middle) for factor in factors]
-    rays = [ray for ray in _rays(factors, places) if any(bool(part.any()) for part in ray)]
+    # From a draw: a line through the mean may be one of the few with a conditional of its own, where there is symmetry.
+    generator = torch.Generator(blocks_of(factors[0].start)[-1].device).manual_seed(0)
+    places = [factor.group.act(factor.element, factor.noise(1, 1, generator)[0, 0]) for factor in factors]
+    rays = [ray for ray in _rays(factors) if any(bool(part.any()) for part in ray)]
     if not rays:
         return None
     powers = POWERS.get(places[0].dtype, FEW)
@@ -62,15 +65,15 @@ def _level(values: Tensor, distances: Tensor) -> Tensor:
     return (rises <= distances[1:].log()).all(1) & (rises[:, 1:].diff(dim=1).abs() <= math.log(10.0)).all(1)
 
 
-def _rays(factors: Sequence[Factor], places: Sequence[Tensor]) -> list[list[Tensor]]:
+def _rays(factors: Sequence[Factor]) -> list[list[Tensor]]:
     """For each ray the vector of each factor: as long as the way from the start, or as a width if that is longer."""
-    widths = [_widths(factor, place) for factor, place in zip(factors, places, strict=True)]
-    ways = [place - f.group.act(f.start, f.middle) for f, place in zip(factors, places, strict=True)]
+    widths = [_widths(factor) for factor in factors]
+    ways = [f.group.act(f.element, f.middle) - f.group.act(f.start, f.middle) for f in factors]
     relative = max(float((way / width).abs().max()) if way.numel() else 0.0 for way, width in zip(ways, widths, strict=True))
     rays = [[way / min(relative, 1.0) for way in ways]] if 0 < relative < math.inf else []
     for number, width in enumerate(widths):
         for sign in (1.0, -1.0):
-            ray = [torch.zeros_like(place) for place in places]
+            ray = [torch.zeros_like(way) for way in ways]
             if width.numel() and bool(torch.isfinite(width).all()):
                 widest = int(width.argmax())
                 ray[number].view(-1)[widest] = sign * width.view(-1)[widest]
@@ -78,9 +81,9 @@ def _rays(factors: Sequence[Factor], places: Sequence[Tensor]) -> list[list[Tens
     return rays
 
 
-def _widths(factor: Factor, like: Tensor) -> Tensor:
+def _widths(factor: Factor) -> Tensor:
     """The standard deviations of the coordinates; infinite for groups that do not know them."""
     try:
-        return factor.group.stddev(factor.element, factor.width).reshape(like.shape)
+        return factor.group.stddev(factor.element, factor.width).reshape(factor.middle.shape)
     except ValueError:
-        return torch.full_like(like, math.inf)
+        return torch.full_like(factor.middle, math.inf)
