@@ -13,10 +13,10 @@ from torch import Tensor
 
 import liebayes as lb
 from liebayes.bases import Normal
-from liebayes.groups import DiagonalAffine, LieGroup, Multiplicative, Positive, Product, TriangularAffine
+from liebayes.groups import DiagonalAffine, LieGroup, LowRankAffine, Multiplicative, Positive, Product, TriangularAffine
 from liebayes.rule import Convergence
 from liebayes.variational.factors import make_factors
-from liebayes.variational.rays import endless
+from liebayes.variational.rays import endless, level_direction
 
 
 def classes(dim: int, count: int = 60, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -65,17 +65,49 @@ def test_separable_classes_with_a_weak_prior(group: LieGroup, dim: int, steps: i
         assert q.history.converged is not Convergence.UNBOUNDED, (width, q.history.verdict)
 
 
-def test_a_rare_category_without_exceptions() -> None:
-    """One coefficient has no finite value, and all others have: its coordinate is named, and no other."""
+def rare_category() -> tuple[Tensor, Tensor]:
+    """Three inputs whose classes overlap, and a category of four data of one class."""
     x, _ = classes(3, 200)
     chance = torch.rand(200, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     sign = (torch.sigmoid(x @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)) - chance).sign()
     rare = torch.arange(200) < 4
-    x, sign = torch.cat([x, rare.double().unsqueeze(1)], 1), torch.where(rare, 1.0, sign)
-    q = fitted(lambda t: logistic(t, (x, sign)), dim=4, steps=400)
+    return torch.cat([x, rare.double().unsqueeze(1)], 1), torch.where(rare, 1.0, sign)
+
+
+def test_a_rare_category_without_exceptions() -> None:
+    """One coefficient has no finite value, and all others have: its coordinate is named, and no other."""
+    data = rare_category()
+    q = fitted(lambda t: logistic(t, data), dim=4, steps=400)
     assert q.history.converged is Convergence.UNBOUNDED
     assert "+1.00·theta[3]" in q.history.verdict
     assert "theta[0]" not in q.history.verdict
+
+
+@pytest.mark.parametrize("group", [TriangularAffine(), LowRankAffine(1), DiagonalAffine()], ids=str)
+def test_a_rare_category_in_other_coordinates(group: LieGroup) -> None:
+    """The same where its direction is none of the coordinates: gradients vanish along it at nearly all draws."""
+    x, sign = rare_category()
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).Q
+    q = fitted(lambda t: logistic(t, (x @ turn.mT, sign)), group, dim=4)
+    assert q.history.converged is Convergence.UNBOUNDED
+    place = int(turn[:, 3].abs().argmax())
+    assert f"{float(turn[place, 3].abs()):.2f}·theta[{place}]" in q.history.verdict
+    wide = fitted(lambda t: logistic(t, (x @ turn.mT, sign)) + 0.5 * (t / 100).square().sum(), group, dim=4, steps=800)
+    assert wide.history.converged is not Convergence.UNBOUNDED
+
+
+def test_the_direction_in_which_gradients_vanish() -> None:
+    """At nine tenths of the draws; where they are alike in all directions, there is none."""
+    generator = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(5, 5, generator=generator, dtype=torch.float64)).Q
+    gradients = torch.randn(400, 5, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 0.5, 2.0, 1.0, 1e-6])
+    gradients[::10, 4] = 30.0
+    found = level_direction(gradients @ turn.mT)
+    assert found is not None
+    torch.testing.assert_close((found @ turn[:, 4]).abs(), torch.ones((), dtype=torch.float64), rtol=1e-9, atol=0)
+    assert level_direction(torch.randn(400, 5, generator=generator)) is None
+    assert level_direction(gradients[:30] @ turn.mT) is None  # too few to tell
+    assert level_direction(gradients * math.inf) is None
 
 
 @pytest.mark.parametrize("group", [TriangularAffine(), DiagonalAffine()], ids=str)

@@ -18,7 +18,7 @@ from .batches import Batches
 from .energy import energy_of, over_samples
 from .factors import Factor, Leaf, make_factors, product_family, with_defaults
 from .noise import longest_step, noise_of_steps, samples_for, sharing
-from .rays import endless
+from .rays import endless, level_directions, parted
 from .settings import Settings
 from .shortcuts import short_grad
 from .stopping import ACCURACY, Stopping
@@ -375,10 +375,29 @@ class Fit:
             found = examine(self.factors, self.settings, self._values, self.steps)
             found = refine(self.factors, self.settings, self._values, self.steps, self._time, self.history, found)
         if self.settings.temperature:
-            batches = 1 if self._batches is None else self._batches.count // self._batches.size
-            with suppress(Exception), torch.no_grad():  # a loss may fail where no fit would go
-                found.endless = endless(self.factors, self._potential, batches)
+            with suppress(Exception):  # a loss may fail where no fit would go
+                found.endless = self._endless(found)
         return found
+
+    def _endless(self, found: Examination) -> str | None:
+        """A direction in which the target has no finite mass (`rays.py`)."""
+        generator = torch.Generator(blocks_of(self.factors[0].start)[-1].device).manual_seed(self.settings.seed)
+        size = self.settings.samples or 16
+
+        def slopes(moved: Tensor) -> Tensor:
+            """Gradients in ε at draws that are moved."""
+            rows = []
+            for _ in range(-(-8 * len(moved) // size)):
+                away = parted(self.factors, moved)
+                noise = [f.noise(1, size, generator)[0] + by for f, by in zip(self.factors, away, strict=True)]
+                rows.append(torch.cat([part.reshape(size, -1) for part in self._evaluate(noise).gradients], 1))
+            return torch.cat(rows)
+
+        with torch.enable_grad():
+            level = level_directions(found.gradients, slopes)
+        with torch.no_grad():
+            batches = 1 if self._batches is None else self._batches.count // self._batches.size
+            return endless(self.factors, self._potential, level, batches)
 
     def _potential(self, points: list[Tensor]) -> Tensor:
         """(loss − τ·log |J|)/τ at points in the coordinates of the charts, on the next batch."""

@@ -21,7 +21,18 @@ from ..groups import blocks_of, with_blocks
 from ..rule import Convergence, Fisher, History
 from ..rule.importance import named_parts
 from .factors import Factor
-from .newton import Step, dimensions, full_step, needs_refining, newton_step, rank_of, sure_part, use_newton, wants_newton
+from .newton import (
+    LARGEST,
+    Step,
+    dimensions,
+    full_step,
+    needs_refining,
+    newton_step,
+    rank_of,
+    sure_part,
+    use_newton,
+    wants_newton,
+)
 from .settings import Settings
 
 LARGE = 0.1
@@ -51,6 +62,8 @@ class Examination:
     steps: list[Step | None]
     """For each factor the blocks of a full step and of its standard error, or None where there is no Fisher metric: the
     natural gradient, and for mean-field families Newton's step."""
+    gradients: Tensor | None = None
+    """Of the loss at every sample, in ε, of all factors beside each other: in up to `LARGEST` dimensions."""
     endless: str | None = None
     """A direction in which the target has no finite mass (`rays.py`)."""
 
@@ -106,11 +119,15 @@ def examine(
         newton, rounds, least = [False] * len(factors), 8, 8
     seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in factors]
     values: list[Tensor] = []
+    slopes: list[Tensor] = []
+    few = sum(map(dimensions, factors)) <= LARGEST
     full: list[_Moments] = [_Moments() for _ in factors]
     for number in range(1, rounds * times + 1):
         noise = [factor.noise(1, samples, generator)[0] for factor in factors]
         found, covectors, gradients = evaluate(noise)
         values.append(found)
+        if few:
+            slopes.append(torch.cat([gradient.reshape(samples, -1) for gradient in gradients], 1))
         for pairs, wanted, epsilon, gradient in zip(seen, newton, noise, gradients, strict=True):
             if wanted:
                 pairs.append((epsilon.reshape(samples, -1), gradient.reshape(samples, -1)))
@@ -127,7 +144,9 @@ def examine(
             noise, gradient = (torch.stack(parts) for parts in zip(*pairs, strict=True))
             base = factor.centre, factor.width**2
             use_newton(factor, mean, error, newton_step(noise, gradient, factor.in_pairs, *base, rank_of(factor) or 0))
-    return _examined(factors, values, batched, steps)
+    examined = _examined(factors, values, batched, steps)
+    examined.gradients = torch.cat(slopes) if few else None
+    return examined
 
 
 class _Moments:
