@@ -22,6 +22,8 @@ POWERS = {torch.float64: 6}
 """Up to which power of ten a ray is followed: in float64 any prior worth the name is seen, in narrower types (`FEW`) the
 differences of a loss are lost in its rounding soon."""
 FEW = 3
+MANY = 32
+"""In more dimensions gradients further out are not asked for: that would take more of them than a part of the run."""
 LEVEL = 1e-4
 """A second moment of gradients in a direction, next to the largest, that is worth a look: near an optimum all are alike."""
 
@@ -36,13 +38,11 @@ def endless(
     vanish at nearly all draws.
 
     Args:
-        factors: where the run ended.
+        factors: where the run ended, all with affine actions.
         loss: the loss − τ·log |J|, over τ, at points in the coordinates of each factor's chart; each call on the next batch.
         level: directions of ε, of all factors beside each other, along which the loss seems to be level.
         batches: how many there are in a pass over the data. One on which the loss rises on all rays is enough.
     """
-    if not all(factor.group.affine_action for factor in factors):
-        return None
     # From a draw: a line through the mean may be one of the few with a conditional of its own, where there is symmetry.
     generator = torch.Generator(blocks_of(factors[0].start)[-1].device).manual_seed(0)
     places = [factor.group.act(factor.element, factor.noise(1, 1, generator)[0, 0]) for factor in factors]
@@ -107,11 +107,11 @@ def level_directions(gradients: Tensor | None, slopes: Callable[[Tensor], Tensor
         slopes: the same at other draws, moved by a vector: further along a direction it shows more clearly.
     """
     first = None if gradients is None else level_direction(gradients)
-    if first is None:
-        return []
+    if first is None or len(first) > MANY:
+        return [] if first is None else [first, -first]
     found = []
     for direction in (first, -first):
-        for distance in (10.0, 100.0, 1000.0):
+        for distance in (10.0, 1000.0):
             there = level_direction(slopes(distance * direction))
             if there is None:
                 break

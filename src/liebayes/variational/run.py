@@ -374,8 +374,8 @@ class Fit:
         with torch.enable_grad():
             found = examine(self.factors, self.settings, self._values, self.steps)
             found = refine(self.factors, self.settings, self._values, self.steps, self._time, self.history, found)
-        if self.settings.temperature:
-            with suppress(Exception):  # a loss may fail where no fit would go
+        if self.settings.temperature and all(factor.group.affine_action for factor in self.factors):
+            with suppress(Exception):  # a loss may fail where no fit would go, which speaks for nothing
                 found.endless = self._endless(found)
         return found
 
@@ -393,7 +393,8 @@ class Fit:
                 rows.append(torch.cat([part.reshape(size, -1) for part in self._evaluate(noise).gradients], 1))
             return torch.cat(rows)
 
-        with torch.enable_grad():
+        level: list[Tensor] = []
+        with suppress(Exception), torch.enable_grad():
             level = level_directions(found.gradients, slopes)
         with torch.no_grad():
             batches = 1 if self._batches is None else self._batches.count // self._batches.size
