@@ -117,7 +117,8 @@ def test_the_judge_finds_what_speaks_against_a_claim() -> None:
 
 
 KNOWN = {
-    ("seed 103", "weighted figures are right where their k is below 0.7"): ["eight schools, centred, DiagonalAffine, float32"]
+    ("seed 101", "weighted figures are right where their k is below 0.7"): ["radon, LowRankAffine(2), float64"],
+    ("seed 103", "weighted figures are right where their k is below 0.7"): ["eight schools, centred, DiagonalAffine, float32"],
 }
 """What docs/posteriors.md says does not hold."""
 

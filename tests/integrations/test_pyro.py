@@ -103,3 +103,16 @@ def test_what_has_no_chart_is_refused() -> None:
             from_pyro(model)
     with pytest.raises(ValueError, match="no latent"):
         from_pyro(lambda: None)
+
+
+def test_parameters_that_are_held_are_told() -> None:
+    def model(y: Tensor) -> None:
+        place = pyro.param("place", torch.zeros(()))
+        width = pyro.sample("width", dist.HalfNormal(1.0))
+        pyro.sample("y", dist.Normal(place, width).expand(y.shape).to_event(1), obs=y)
+
+    pyro.clear_param_store()
+    with pytest.warns(UserWarning, match=r"\['place'\] are held at their present values"):
+        problem = from_pyro(model, Y.float())
+    assert list(problem["start"]) == ["width"]
+    pyro.clear_param_store()

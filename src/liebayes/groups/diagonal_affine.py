@@ -111,7 +111,7 @@ class DiagonalAffine(LieGroup[ScaleShift]):
         U, V = covector
         c_X, B, c_y = base.fisher_scale, base.fisher_cross, base.fisher_shift
         if B == 0:  # an even base: Alg. 3 as printed
-            return ScaleShift(U / c_X, V / c_y)
+            return ScaleShift(U / c_X, V if c_y == 1 else V / c_y)
         determinant = c_X * c_y - B * B
         return ScaleShift((c_y * U - B * V) / determinant, (c_X * V - B * U) / determinant)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -61,6 +62,13 @@ def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Problem:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         first, second = (_sites(poutine.trace(model).get_trace(*args, **kwargs)) for _ in range(2))
+    held = sorted(name for name, site in first.items() if site["type"] == "param")
+    if held:
+        warnings.warn(
+            f"The model's parameters {held} are held at their present values, since `fit` learns what is sampled. Sample them "
+            "from a prior to learn them too.",
+            stacklevel=2,
+        )
     for name, site in first.items():
         if site["type"] != "sample" or site["is_observed"]:
             continue

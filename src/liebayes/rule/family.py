@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal
 from torch.utils import _pytree as pytree
 
 from ..bases import Base, Normal
-from ..groups import LieGroup, Product, scale_of
+from ..groups import LieGroup, Product, blocks_of, scale_of
 from .history import History
 from .member import Member
 
@@ -114,7 +114,7 @@ class Family(Member, Generic[E]):
         """H(q_g) = H(q₀) + E[log |det ∂(g·ε)/∂ε|]; exact for affine actions, otherwise from 1,024 fixed draws."""
         base = self.base.entropy * self.event_shape.numel()
         if self.group.affine_action:
-            anywhere = pytree.tree_leaves(self.element)[-1].new_ones(self.event_shape)
+            anywhere = blocks_of(self.element)[-1].new_ones(self.event_shape)
             return base + self.group.log_jacobian(self.element, anywhere)
         generator = torch.Generator(self.device).manual_seed(0)
         return base + self.group.log_jacobian(self.element, self._noise((1024,), generator)).mean()

@@ -20,7 +20,8 @@ class Batches:
         data = pytree.tree_map(lambda leaf: torch.as_tensor(leaf) if hasattr(leaf, "__array__") else leaf, data)
         leaves = pytree.tree_leaves(data)
         if not leaves or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
-            raise ValueError(f"data must be a tensor, or tuples or dictionaries of them, but got {type(data).__name__}.")
+            hint = " Give its `tensors`." if hasattr(data, "tensors") else ""
+            raise ValueError(f"data must be a tensor, or tuples or dictionaries of them, but got {type(data).__name__}.{hint}")
         lengths = sorted({len(leaf) for leaf in leaves})
         if len(lengths) > 1:
             raise ValueError(f"All tensors of data must have the same first dimension, but have {lengths}.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,8 +65,11 @@ def over_samples(energy: Callable[..., Tensor], vectorize: bool) -> Callable[...
             if vectorized is short:  # it has worked before
                 raise
             _refuse_writing(energy, leaves)  # what is wrong with one sample already is told as it is
+            files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            checks = any(Path(name).match("torch/distributions/*.py") for name in files)
+            way = "Switch off the checks of that distribution, validate_args=False, or pass" if checks else "Pass"
             raise ValueError(
-                f"loss cannot be vectorised over samples ({str(error).splitlines()[0]}). Pass vectorize=False to loop."
+                f"loss cannot be vectorised over samples ({str(error).splitlines()[0]}). {way} vectorize=False to loop."
             ) from error
 
     return energies

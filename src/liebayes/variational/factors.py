@@ -104,11 +104,16 @@ class Factor:
         else:
             leaf, transpose = epsilon.detach().requires_grad_(), _same
             z, log_jacobian = self.group.act(g, leaf), self.group.log_jacobian(g, leaf)
+        thetas, volume = self.placed(z)
+        if volume is None or log_jacobian is None:
+            return Leaf(leaf, thetas, transpose, log_jacobian if volume is None else volume)
+        return Leaf(leaf, thetas, transpose, volume + log_jacobian)
+
+    def placed(self, z: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """θ at z, one tensor or those of the chart's parts, and the chart's log |det ∂θ/∂z|."""
         if self.chart is None:
-            return Leaf(leaf, [z], transpose, log_jacobian)
-        thetas = self.chart.leaves(self.chart.from_real(z))
-        volume = self.chart.log_jacobian(z)
-        return Leaf(leaf, thetas, transpose, volume if log_jacobian is None else volume + log_jacobian)
+            return [z], None
+        return self.chart.leaves(self.chart.from_real(z)), self.chart.log_jacobian(z)
 
     def log_density(self, g: Any, epsilon: Tensor) -> Tensor:
         """log q₀(ε) − log |det ∂(g·ε)/∂ε| as far as the last does not depend on ε, which `leaf` has otherwise."""
@@ -171,12 +176,7 @@ class Factor:
         L = self.group.cholesky(self.element)
         if L.ndim > 2:
             return self.name
-        vector = torch.linalg.svd(L / L.abs().max()).U[:, 0]
-        vector = vector * vector[vector.abs().argmax()].sign()
-        names = self.coordinates()
-        largest = vector.abs().topk(min(3, len(names))).indices.tolist()
-        terms = [f"{float(vector[i]):+.2f}·{names[i]}" for i in sorted(largest) if abs(vector[i]) > 0.05]
-        return "the direction " + " ".join(terms)
+        return direction_in_words(torch.linalg.svd(L / L.abs().max()).U[:, 0], self.coordinates())
 
     def covector(self, epsilon: Tensor, gradient: Tensor, temperature: float) -> Any:
         """The differential at the identity, for the loss in the coordinates of ε."""
@@ -200,6 +200,11 @@ class Factor:
             return 1.0
         return math.sqrt(variance) if 0 < variance < math.inf else 1.0
 
+    @property
+    def middle(self) -> Tensor:
+        """The noise at the centre of the base."""
+        return blocks_of(self.start)[-1].new_full(self.group.event_shape(self.start), self.centre)
+
     @functools.cached_property
     def centre(self) -> float:
         """The mean of the base, or 0 where it has none."""
@@ -216,13 +221,32 @@ class Factor:
         return type(self.start)(*(shift if name == "shift" else other for name in names))
 
 
-def with_defaults(group: LieGroup[Any] | None, base: Any, start: Any) -> tuple[LieGroup[Any], Any, Any]:
-    """What is not said comes from the family to go on from, if the start is one; otherwise it is full rank on a Normal."""
-    if isinstance(start, JointFamily):
-        group, base = group or start.real.group, base or start.real.base
-    elif isinstance(start, (Family, ProductFamily)):
-        group, base, start = group or start.group, base or _bases(start), start.element
-    return group or TriangularAffine(), base or Normal(), start
+def direction_in_words(vector: Tensor, names: list[str]) -> str:
+    """A direction by its three largest coordinates."""
+    vector = vector / vector.abs().max()
+    vector = vector / torch.linalg.vector_norm(vector)
+    largest = vector.abs().topk(min(3, len(names))).indices.tolist()
+    terms = [f"{float(vector[i]):+.2f}·{names[i]}" for i in sorted(largest) if abs(vector[i]) > 0.05]
+    return "the direction " + " ".join(terms)
+
+
+def with_defaults(group: LieGroup[Any] | None, base: Any, start: Any, supports: Any) -> tuple[LieGroup[Any], Any, Any, Any]:
+    """What is not said comes from the family to go on from, if the start is one; otherwise it is full rank on a Normal.
+
+    A group that is given acts on a matrix row by row. Where none is, all numbers of a tensor are one vector.
+    """
+    if isinstance(start, (Family, ProductFamily, JointFamily)):
+        real = start.real if isinstance(start, JointFamily) else start
+        if group is not None and type(group) is not type(real.group):
+            raise ValueError(
+                f"The family to start from is of {real.group}, but group is {group}. Leave out group, or start at the mean of "
+                "that family: fit(loss, group, start=q.mean), with supports as before."
+            )
+        group, base = group or real.group, base or (real.base if isinstance(real, Family) else _bases(real))
+        start = start if isinstance(start, JointFamily) else start.element
+    elif group is None and supports is None and getattr(start, "ndim", 0 if isinstance(start, float) else 1) != 1:
+        supports = Real()
+    return group or TriangularAffine(), base or Normal(), start, supports
 
 
 def _bases(family: Family[Any] | ProductFamily) -> Any:

@@ -61,7 +61,7 @@ def fit(
     Args:
         loss: takes one θ, in the structure of `start`, and returns a scalar. It is vectorised over samples inside.
         group: `TriangularAffine()` by default: full rank. One group acts on all tensors of `start` as one vector, so that
-            their correlations are learned; a `Product` has one group for every tensor, and none across them.
+            their correlations are learned (given for one matrix, on each of its rows); a `Product` has one for every tensor.
         base: `Normal()` by default; a base, or one for every part of a `Product` (a single one serves all parts).
         start: a point: a tensor, or tuples and dictionaries of tensors; or an element of the group, or a family to go on from.
             The family starts with its mean there, or with its centre if the base has no mean or the action is not affine.

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ def noise_of_steps(
     # The other thread must not share out its work in turn, or it takes this one's core from it. torch keeps the number for
     # each thread, and another one for threads to come, which is put back in the end.
     try:
-        with ThreadPoolExecutor(max_workers=1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) if threads > 1 else _Here() as pool:
             waiting: Future[list[Tensor]] = pool.submit(draw, at_once)
             for number, count in enumerate(counts, start=1):
                 present = waiting.result()
@@ -73,6 +74,15 @@ def noise_of_steps(
                 yield from _split(present, count)
     finally:
         torch.set_num_threads(threads)
+
+
+class _Here(Executor):
+    """Does at once what it is given: on one thread another one would be in the way. The draws are the same."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
 
 
 def _split(blocks: list[Tensor], steps: int) -> Iterator[list[Tensor]]:

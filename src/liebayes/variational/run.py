@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..groups import LieGroup, blocks_of
 from ..rule import Convergence, Fisher, History, State, Update, update
@@ -19,6 +18,7 @@ from .batches import Batches
 from .energy import energy_of, over_samples
 from .factors import Factor, Leaf, make_factors, product_family, with_defaults
 from .noise import longest_step, noise_of_steps, samples_for, sharing
+from .rays import endless, level_directions, parted
 from .settings import Settings
 from .shortcuts import short_grad
 from .stopping import ACCURACY, Stopping
@@ -91,8 +91,13 @@ class Fit:
         for name, function in {"loss": loss, "regulariser": regulariser or loss}.items():
             if not callable(function):
                 raise ValueError(f"{name} must be a function, but got {function!r}.")
+        if torch.is_inference_mode_enabled():
+            raise ValueError("fit takes gradients, which torch.inference_mode() does not allow. Call it outside of that.")
+        unknown = settings.keys() - {field.name for field in fields(Settings)}
+        if unknown:
+            raise TypeError(f"Fit() has no arguments {sorted(unknown)}. Its arguments are those of `liebayes.fit`.")
         told = Settings(**settings)
-        group, base, start = with_defaults(group, base, start)
+        group, base, start, supports = with_defaults(group, base, start, supports)
         self.group: LieGroup[Any] = group
         factors, unflatten = make_factors(
             self.group, base, start, supports, told.initial_scale, told.metric, told.entropy, told.antithetic
@@ -150,23 +155,9 @@ class Fit:
         if self.steps >= told.steps or self.history.stopped:
             return False
         number = self.steps + 1
-        found = self._evaluate_where_finite(number, self._noise_of_the_step())
-        self._set_reach(found.total)
+        noise = self._noise_of_the_step()
         alpha = told.rate(number) if self._stopping is None else self._stopping.rate(number, told.rate(number))
-        taken = [
-            update(
-                factor.group,
-                factor.form,
-                factor.state,
-                covector,
-                lr=factor.by_block(alpha * told.lr, alpha * self._scale_lr),
-                momentum=told.momentum,
-                max_step=factor.by_block(self._reach, told.max_step),
-            )
-            for factor, covector in zip(self.factors, found.covectors, strict=True)
-        ]
-        if not all(map(_is_finite, taken)):
-            raise self._lost(number, "was not finite", "gradient")
+        found, taken = self._move_where_finite(number, noise, alpha)
         for factor, move in zip(self.factors, taken, strict=True):
             factor.state = move.state
             self._bounded = self._bounded + move.bounded
@@ -175,12 +166,14 @@ class Fit:
         if number % told.record_every == 0 or number == told.steps:
             self._record(found)
             self._break_symmetry(found)
-            self._stop_if_quiet(taken)
-            self._stop_if_settled(found, taken, alpha)
+            size = max(factor.size(move.direction) for factor, move in zip(self.factors, taken, strict=True))
+            self._stop_if_quiet(size)
+            self._stop_if_settled(found, size, alpha)
         return number < told.steps and not self.history.stopped
 
-    def _evaluate_where_finite(self, number: int, noise: list[Tensor]) -> Evaluation:
-        """The loss at the present member; where it overflows or has no value, at narrower ones near the last good member.
+    def _move_where_finite(self, number: int, noise: list[Tensor], alpha: float) -> tuple[Evaluation, list[Update]]:
+        """The loss at the present member and the step from there; where the loss overflows or has no value, narrower members
+        near the last good one are tried.
 
         A width of 1 is a guess, and float32 ends at e^88. In the second half of a run nothing should be so far out any more.
         """
@@ -201,15 +194,35 @@ class Fit:
                 if isinstance(error, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
                     continue
                 break
-            if math.isfinite(found.total) and all(map(_finite, found.covectors)):
-                self._good = [factor.state for factor in self.factors]
-                self.history.retreats += narrower > 0
-                return found
+            if math.isfinite(found.total):
+                reach = self._next_reach(found.total)
+                taken = self._move(found, alpha, reach)
+                if all(map(_is_finite, taken)):
+                    self._good = [factor.state for factor in self.factors]
+                    self._reach, self._before = reach, found.total
+                    self.history.retreats += narrower > 0
+                    return found, taken
             what = "gradient" if bool(torch.isfinite(found.losses).all()) else "loss"
         self._restore(kept)
         if cause is not None and number == 1:
             raise cause  # a mistake, and nothing to keep
         raise self._lost(number, failed, what) from cause
+
+    def _move(self, found: Evaluation, alpha: float, reach: float | None) -> list[Update]:
+        """The rule's step from the covectors."""
+        told = self.settings
+        return [
+            update(
+                factor.group,
+                factor.form,
+                factor.state,
+                covector,
+                lr=factor.by_block(alpha * told.lr, alpha * self._scale_lr),
+                momentum=told.momentum,
+                max_step=factor.by_block(reach, told.max_step),
+            )
+            for factor, covector in zip(self.factors, found.covectors, strict=True)
+        ]
 
     def _restore(self, states: list[State]) -> None:
         for factor, state in zip(self.factors, states, strict=True):
@@ -229,7 +242,9 @@ class Fit:
         )
 
     def _noise_of_the_step(self) -> list[Tensor]:
-        noise = next(self._noise)
+        noise = next(self._noise, None)
+        if noise is None:
+            raise ValueError("The run has ended with its `with` block. To go on: Fit(loss, start=run.family).")
         here, self._earlier = self._earlier, noise
         if not (self._unpaired and here):
             return noise
@@ -257,7 +272,7 @@ class Fit:
         for leaf in leaves:
             if leaf.log_jacobian is not None:
                 objectives = objectives - told.temperature * leaf.log_jacobian
-        found = short_grad(objectives, self._weight.expand(len(losses)), [leaf.leaf for leaf in leaves])
+        found = short_grad(objectives, self._weight.expand(losses.shape), [leaf.leaf for leaf in leaves])
         self._share_out(False)
         gradients = [
             torch.zeros_like(leaf.leaf) if gradient is None else leaf.transpose(gradient)
@@ -265,17 +280,17 @@ class Fit:
         ]
         temperature = told.temperature / told.unit
         covectors = [f.covector(e, d, temperature) for f, e, d in zip(factors, noise, gradients, strict=True)]
-        losses, objectives = losses.detach(), objectives.detach()
-        return Evaluation(noise, losses, objectives, leaves, elements, covectors, gradients, objectives.sum().item())
+        kept = objectives.detach()
+        losses = kept if objectives is losses else losses.detach()
+        return Evaluation(noise, losses, kept, leaves, elements, covectors, gradients, kept.sum().item())
 
-    def _set_reach(self, present: float) -> None:
+    def _next_reach(self, present: float) -> float | None:
         """The shift's own bound grows while the objective falls, so that a start many widths away is reached in time."""
         told = self.settings
-        if self._reach is not None and told.max_step is not None:
-            longest = max(told.max_shift, told.max_step)
-            falls = present < self._before
-            self._reach = min(1.1 * self._reach, longest) if falls else max(0.5 * self._reach, told.max_step)
-        self._before = present
+        if self._reach is None or told.max_step is None:
+            return self._reach
+        longest = max(told.max_shift, told.max_step)
+        return min(1.1 * self._reach, longest) if present < self._before else max(0.5 * self._reach, told.max_step)
 
     def _record(self, found: Evaluation) -> None:
         """Figures of the member the samples are of, which is that before the step."""
@@ -286,8 +301,8 @@ class Fit:
         history.expected_loss.append(expected)
         history.entropy.append(spread)
         history.objective.append(expected - told.temperature * spread if told.temperature else expected)
-        norm = math.sqrt(sum(float(c.square().sum()) for c in pytree.tree_leaves(found.covectors)))
-        history.gradient_norm.append(told.unit * norm)
+        norms = [torch.linalg.vector_norm(block).item() for covector in found.covectors for block in blocks_of(covector)]
+        history.gradient_norm.append(told.unit * math.hypot(*norms))
         history.bounded.append(int(self._bounded))
 
     def _break_symmetry(self, found: Evaluation) -> None:
@@ -298,26 +313,23 @@ class Fit:
         if 2 * self.steps > self.settings.steps:
             return
         for factor, gradient in zip(self.factors, found.gradients, strict=True):
-            size = gradient.abs().mean().item()
-            if factor.in_pairs and gradient.mean(0).abs().mean().item() < math.sqrt(torch.finfo(gradient.dtype).eps) * size:
+            size, total = (torch.linalg.vector_norm(x).item() for x in (gradient, gradient.sum(0)))
+            if factor.in_pairs and total < math.sqrt(torch.finfo(gradient.dtype).eps) * size:
                 self._unpaired = self.settings.record_every
                 if self._stopping is not None:
                     self._stopping.forget()
 
-    def _stop_if_quiet(self, taken: list[Update]) -> None:
+    def _stop_if_quiet(self, size: float) -> None:
         """By steps of full size: a schedule that ends at 0 makes every step small, whatever is left to do."""
         told = self.settings
-        rate = max(told.lr, told.scale_lr or 0.0)
-        largest = rate * max(factor.size(move.direction) for factor, move in zip(self.factors, taken, strict=True))
-        self._quiet = self._quiet + 1 if largest < told.tolerance else 0
+        self._quiet = self._quiet + 1 if max(told.lr, told.scale_lr or 0.0) * size < told.tolerance else 0
         if self._quiet == 3:
             self.history.stopped = f"converged: no coordinate moves by more than {told.tolerance:g} at the full step size"
 
-    def _stop_if_settled(self, found: Evaluation, taken: list[Update], rate: float) -> None:
+    def _stop_if_settled(self, found: Evaluation, size: float, rate: float) -> None:
         """Where the objective falls no more and noise is averaged, the result is examined; if it moves, the run goes on."""
         if self._stopping is None or self.steps == self.settings.steps or self.history.stopped:
             return
-        size = max(factor.size(move.direction) for factor, move in zip(self.factors, taken, strict=True))
         if not self._stopping.see(self.steps, rate, self._relative(found).mean().item(), size):
             if self._stopping.noisy and 4 * self._samples <= self._most:
                 self._noise.close()
@@ -361,7 +373,40 @@ class Fit:
         """The present member seen with fresh samples, after Newton's steps where a mean-field family needs them."""
         with torch.enable_grad():
             found = examine(self.factors, self.settings, self._values, self.steps)
-            return refine(self.factors, self.settings, self._values, self.steps, self._time, self.history, found)
+            found = refine(self.factors, self.settings, self._values, self.steps, self._time, self.history, found)
+        if self.settings.temperature and all(factor.group.affine_action for factor in self.factors):
+            with suppress(Exception):  # a loss may fail where no fit would go, which speaks for nothing
+                found.endless = self._endless(found)
+        return found
+
+    def _endless(self, found: Examination) -> str | None:
+        """A direction in which the target has no finite mass (`rays.py`)."""
+        generator = torch.Generator(blocks_of(self.factors[0].start)[-1].device).manual_seed(self.settings.seed)
+        size = self.settings.samples or 16
+
+        def slopes(moved: Tensor) -> Tensor:
+            """Gradients in ε at draws that are moved."""
+            rows = []
+            for _ in range(-(-8 * len(moved) // size)):
+                away = parted(self.factors, moved)
+                noise = [f.noise(1, size, generator)[0] + by for f, by in zip(self.factors, away, strict=True)]
+                rows.append(torch.cat([part.reshape(size, -1) for part in self._evaluate(noise).gradients], 1))
+            return torch.cat(rows)
+
+        level: list[Tensor] = []
+        with suppress(Exception), torch.enable_grad():
+            level = level_directions(found.gradients, slopes)
+        with torch.no_grad():
+            batches = 1 if self._batches is None else self._batches.count // self._batches.size
+            return endless(self.factors, self._potential, level, batches)
+
+    def _potential(self, points: list[Tensor]) -> Tensor:
+        """(loss − τ·log |J|)/τ at points in the coordinates of the charts, on the next batch."""
+        placed = [factor.placed(z) for factor, z in zip(self.factors, points, strict=True)]
+        if self._batches is not None:
+            self._batches.next()
+        values = self._energies(*(theta for thetas, _ in placed for theta in thetas))
+        return values / self.settings.temperature - sum(volume for _, volume in placed if volume is not None)
 
     def _values(self, noise: list[Tensor]) -> tuple[Tensor, list[Any], list[Tensor]]:
         """For each sample (loss − τ·log |J|)/τ + log q₀(ε); the covectors; the gradients in ε."""
@@ -388,11 +433,6 @@ class Fit:
     def _clock(self) -> None:
         self.history.seconds = time.perf_counter() - self._began
         self.history.steps_per_second = self.steps / max(self.history.seconds, 1e-9)
-
-
-def _finite(covector: Any) -> bool:
-    """By its last block, which is linear in the gradients and small."""
-    return math.isfinite(blocks_of(covector)[-1].sum().item())
 
 
 def _is_finite(taken: Update) -> bool:

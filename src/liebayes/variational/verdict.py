@@ -17,16 +17,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..groups import blocks_of
+from ..groups import blocks_of, with_blocks
 from ..rule import Convergence, Fisher, History
 from ..rule.importance import named_parts
 from .factors import Factor
-from .newton import dimensions, full_step, needs_refining, newton_step, rank_of, sure_part, use_newton, wants_newton
+from .newton import (
+    LARGEST,
+    Step,
+    dimensions,
+    full_step,
+    needs_refining,
+    newton_step,
+    rank_of,
+    sure_part,
+    use_newton,
+    wants_newton,
+)
 from .settings import Settings
 
 LARGE = 0.1
 """A full step of a tenth of a standard deviation, or of the logarithm of a width, is more than a user would overlook."""
 
+KNOWN = LARGE / 50
+"""A standard error of a full step, and of the objective over τ, that no further draws need to lower."""
 FAR = 5.0
 """Standard deviations between the medians of two fits, which are then two modes."""
 NEGLIGIBLE = 5.0
@@ -46,9 +59,13 @@ class Examination:
     in_pairs: bool
     batched: bool
     """All samples of a round have seen the same batch of the data."""
-    steps: list[tuple[list[Tensor], list[Tensor]] | None]
+    steps: list[Step | None]
     """For each factor the blocks of a full step and of its standard error, or None where there is no Fisher metric: the
     natural gradient, and for mean-field families Newton's step."""
+    gradients: Tensor | None = None
+    """Of the loss at every sample, in ε, of all factors beside each other: in up to `LARGEST` dimensions."""
+    endless: str | None = None
+    """A direction in which the target has no finite mass (`rays.py`)."""
 
     @property
     def mean(self) -> float:
@@ -80,6 +97,8 @@ def examine(
 ) -> Examination:
     """Draws up to 64 times the samples of a step, but no more than a tenth of the run, and eight times at least.
 
+    Eight are enough where all errors are then below `KNOWN`: a target in the family has no noise at its optimum.
+
     Args:
         factors: where the run ended.
         settings: those of the run.
@@ -94,37 +113,71 @@ def examine(
     newton = [isinstance(settings.metric, Fisher) and not batched and wants_newton(factor) for factor in factors]
     most = max((dimensions(factor) for factor, wanted in zip(factors, newton, strict=True) if wanted), default=0)
     samples = settings.samples or 16
-    rounds = max(min(64, max(8, taken // 10)), math.ceil(5 * most / samples))
+    least = max(8, math.ceil(5 * most / samples))
+    rounds = max(min(64, taken // 10), least)
     if most and rounds > settings.steps // 4:  # too much for a run so short
-        newton, rounds = [False] * len(factors), min(rounds, 8)
-    rounds *= times
+        newton, rounds, least = [False] * len(factors), 8, 8
     seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in factors]
     values: list[Tensor] = []
-    sums: list[list[Tensor]] = [[] for _ in factors]
-    squares: list[list[Tensor]] = [[] for _ in factors]
-    for number in range(rounds):
+    slopes: list[Tensor] = []
+    few = sum(map(dimensions, factors)) <= LARGEST
+    full: list[_Moments] = [_Moments() for _ in factors]
+    for number in range(1, rounds * times + 1):
         noise = [factor.noise(1, samples, generator)[0] for factor in factors]
         found, covectors, gradients = evaluate(noise)
         values.append(found)
+        if few:
+            slopes.append(torch.cat([gradient.reshape(samples, -1) for gradient in gradients], 1))
         for pairs, wanted, epsilon, gradient in zip(seen, newton, noise, gradients, strict=True):
             if wanted:
                 pairs.append((epsilon.reshape(samples, -1), gradient.reshape(samples, -1)))
-        for place, (factor, covector) in enumerate(zip(factors, covectors, strict=True)):
-            blocks = blocks_of(factor.form.sharp(covector)) if isinstance(settings.metric, Fisher) else []
-            if number == 0:
-                sums[place], squares[place] = [torch.zeros_like(b) for b in blocks], [torch.zeros_like(b) for b in blocks]
-            for total, square, block in zip(sums[place], squares[place], blocks, strict=True):
-                total.add_(block)
-                square.addcmul_(block, block)
-    steps: list[tuple[list[Tensor], list[Tensor]] | None] = []
-    for factor, total, square, pairs in zip(factors, sums, squares, seen, strict=True):
-        mean = [t / rounds for t in total]
-        error = [((s / rounds - m.square()).clamp_min(0) / (rounds - 1)).sqrt() for s, m in zip(square, mean, strict=True)]
+        for factor, moments, covector in zip(factors, full, covectors, strict=True):
+            if isinstance(settings.metric, Fisher):
+                moments.add(blocks_of(factor.form.sharp(covector)))
+        if number == least and all(map(_is_known, factors, full)) and _examined(factors, values, batched, []).error < KNOWN:
+            break
+    steps: list[Step | None] = []
+    for factor, moments, pairs in zip(factors, full, seen, strict=True):
+        mean, error = moments.mean_and_error()
         steps.append((mean, error) if mean else None)
         if pairs and mean:
             noise, gradient = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-            moments = factor.centre, factor.width**2
-            use_newton(factor, mean, error, newton_step(noise, gradient, factor.in_pairs, *moments, rank_of(factor) or 0))
+            base = factor.centre, factor.width**2
+            use_newton(factor, mean, error, newton_step(noise, gradient, factor.in_pairs, *base, rank_of(factor) or 0))
+    examined = _examined(factors, values, batched, steps)
+    examined.gradients = torch.cat(slopes) if few else None
+    return examined
+
+
+class _Moments:
+    """The mean of some blocks over draws, and its standard error."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sums: list[Tensor] = []
+        self._squares: list[Tensor] = []
+
+    def add(self, blocks: list[Tensor]) -> None:
+        if not self._count:
+            self._sums, self._squares = ([torch.zeros_like(block) for block in blocks] for _ in range(2))
+        self._count += 1
+        for total, square, block in zip(self._sums, self._squares, blocks, strict=True):
+            total.add_(block)
+            square.addcmul_(block, block)
+
+    def mean_and_error(self) -> tuple[list[Tensor], list[Tensor]]:
+        n = self._count
+        mean = [total / n for total in self._sums]
+        pairs = zip(self._squares, mean, strict=True)
+        return mean, [((square / n - m.square()).clamp_min(0) / (n - 1)).sqrt() for square, m in pairs]
+
+
+def _is_known(factor: Factor, moments: _Moments) -> bool:
+    mean, error = moments.mean_and_error()
+    return bool(mean) and factor.size(with_blocks(factor.start, error)) < KNOWN
+
+
+def _examined(factors: list[Factor], values: list[Tensor], batched: bool, steps: list[Step | None]) -> Examination:
     return Examination(torch.stack(values), all(factor.in_pairs for factor in factors), batched, steps)
 
 
@@ -175,7 +228,7 @@ def judge(factors: list[Factor], settings: Settings, history: History, found: Ex
     """The verdict, and a sentence with what it rests on."""
     if not bool(torch.isfinite(found.values).all()):
         return Convergence.LOST, f"{Convergence.LOST.value}: it is not finite at some draws of the result"
-    worst, words, growing = 0.0, "", None
+    worst, words, growing = LARGE, "", None
     for factor, step in zip(factors, found.steps, strict=True):
         if step is None:
             continue
@@ -202,7 +255,9 @@ def judge(factors: list[Factor], settings: Settings, history: History, found: Ex
         return Convergence.UNBOUNDED, f"the target has no finite mass: {name} has run to an edge of its support"
     if growing is not None:
         return Convergence.UNBOUNDED, f"{Convergence.UNBOUNDED.value} ({growing})"
-    if worst > LARGE:
+    if found.endless is not None:
+        return Convergence.UNBOUNDED, f"the target has no finite mass: far out, the loss does not rise along {found.endless}"
+    if words:
         return Convergence.MOVING, f"{Convergence.MOVING.value}: {words}"
     if all(step is None for step in found.steps) and (falling := _falling(history)):
         return Convergence.MOVING, f"{Convergence.MOVING.value}: {falling}"
