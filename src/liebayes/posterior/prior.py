@@ -16,6 +16,7 @@ from torch import Tensor
 from ..groups import DiagonalAffine
 from ..rule import Family
 from .combining import precision_and_mean
+from .frozen import fingerprint
 from .posterior import Posterior
 
 
@@ -79,11 +80,8 @@ class PosteriorPrior:
         return family.stddev.log() - math.log(of_base)
 
     def __repr__(self) -> str:
-        digest = hashlib.sha256()
-        for family in self.families.values():
-            for block in family.element:
-                digest.update(block.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return f"posterior {digest.hexdigest()[:16]}"
+        blocks = [fingerprint(block.cpu()) for family in self.families.values() for block in family.element]
+        return f"posterior {hashlib.sha256(' '.join(blocks).encode()).hexdigest()[:16]}"
 
 
 def _on(family: Family[Any], device: torch.device) -> Family[Any]:
