@@ -232,12 +232,8 @@ class GaussNewtonRule(Rule):
         return max(settings["width_rate"], min(self.FASTEST, self.WARM_UP / (steps + 10))) if steps else 0.0
 
     def length(self, steps: int, settings: Settings) -> float:
-        """lr, growing over the first steps, in which the scales are still being learned.
-
-        With a prior, which bounds how far they are off, matrix groups take whole steps from the first.
-        """
-        whole = settings["prior"] is not None and not settings["group"].elementwise
-        return settings["lr"] * (1.0 if whole else min(1.0, (steps + 1) / self.STEPS_UP))
+        """lr; where steps are not natural, growing over the first of them, in which the scales are still being learned."""
+        return settings["lr"] * (min(1.0, (steps + 1) / self.STEPS_UP) if settings["group"].elementwise else 1.0)
 
     def pull(self, settings: Settings) -> float:
         """The precision δ of the prior. One that is a function is seen through its gradient."""
