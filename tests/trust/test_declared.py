@@ -27,6 +27,13 @@ def test_the_lowest_torch_that_is_declared_has_been_run(passed: dict[str, dict[s
     assert any(version.startswith(f"{declared[0]}.") for version in run), f"torch {declared[0]} is declared; {run} were run"
 
 
+def test_every_declared_python_has_been_run(passed: dict[str, dict[str, Any]]) -> None:
+    declared = set(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text()))
+    run = {cell["versions"]["python"].rpartition(".")[0] for cell in passed.values()}
+    assert declared
+    assert declared <= run
+
+
 def test_time_limits_only_end_what_hangs() -> None:
     """A loaded machine may take minutes for what takes a second: limits are `TIMEOUT` of support/processes.py, or longer."""
     limit = re.compile(r"\b(?:timeout|wait|join)(?:_seconds)?(?:=|\()(\d+(?:\.\d+)?)\b")
